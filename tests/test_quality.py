@@ -26,7 +26,7 @@ ROOMS = {
     "__init__": "base api",
     "testing": "api",
     "callbacks": "base request engines run studies api",
-    "ray": "batch",
+    "ray": "base batch request run",
     "cli": "base findings request checkpoints engines run views studies batch",
     "__main__": "cli",
 }

@@ -50,11 +50,14 @@ class RecordSink:
         """Write what `encode` returned of a window, and make it safe."""
         raise NotImplementedError
 
+    def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]] = ()) -> None:
+        """Write a window and make it safe; see `encode`."""
+        self.write_encoded(self.encode(records, new, by_group), new)
+
     def finish(self) -> None:
         """Mark the dump as complete, once its journal is."""
 
     def _append(self, lines: Iterable[bytes], new: int) -> None:
-        """Write the new lines of a window and make them safe."""
         beside = self._journal.beside
         for line in lines:
             self._journal.append(line)
@@ -81,11 +84,7 @@ class BackgroundWriter:
         self._sink, self._pool = sink, ThreadPoolExecutor(1, "attnscope-writer")
         self._pending: tuple[Future[None], Callable[[], None]] | None = None
 
-    def submit(
-        self,
-        write: Callable[[], None],
-        then: Callable[[], None],
-    ) -> None:
+    def submit(self, write: Callable[[], None], then: Callable[[], None]) -> None:
         """Queue a window to be written; `then` is called in the caller's thread once the records are safe."""
         self.wait()
         self._pending = self._pool.submit(write), then
@@ -107,7 +106,7 @@ class BackgroundWriter:
                 # Nothing comes after records that could not be written.
                 pending.result()
             if records:
-                self._sink.write_encoded(self._sink.encode(records, len(records), []), len(records))
+                self._sink.write(records, len(records))
 
         wait([self._pool.submit(write)], seconds)
 

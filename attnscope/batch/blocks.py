@@ -6,37 +6,19 @@ block computes the same bits, and parts joined in input order are the file of on
 characters, which are known without a tokenizer: a shard tokenizes only its own texts.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Protocol
 
 from msgspec import structs
 
 from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping, Settings
-from attnscope.batch.items import Item
+from attnscope.batch.items import Item, cost
+from attnscope.batch.reader import InputReader
 
 TEXTS_OF_A_BLOCK = 1024  # fewer make groups smaller, more make shards uneven
 _FEWEST_TOKENS = 1024  # of a block: a group
 _BLOCKS = 8  # at least, even of a small input, so that there is something to share out
-_BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
-
-
-class Input(Protocol):
-    """The part of reader.InputReader that is needed here."""
-
-    @property
-    def costs(self) -> Sequence[int]:
-        """Length of every text, in characters."""
-
-    def items(self) -> Iterator[Item]:
-        """Yield every item."""
-
-
-def cost(item: Item) -> int:
-    """Return the length of a text, in characters."""
-    text = item.text
-    return _BESIDE + (0 if text is None else len(text.text) + len(text.pair or "") + len(text.context or ""))
 
 
 def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> Grouping:
@@ -62,23 +44,6 @@ class BlockCounter:
         return self._block
 
 
-def select_items(items: Iterator[Item], settings: Settings, bounds: Grouping) -> Iterator[Item]:
-    """Yield the items that `--skip`, `--limit` and `--shard` leave, each with its block."""
-    (number, count), blocks = settings.shard, BlockCounter(bounds)
-    for item in islice(items, settings.skip, _end(settings)):
-        if (block := blocks.next(cost(item))) % count == number - 1:
-            yield replace(item, block=block)
-
-
-def count_selected(costs: Iterable[int], settings: Settings, bounds: Grouping) -> int:
-    """Return the number of items that `select_items` yields."""
-    (number, count), blocks = settings.shard, BlockCounter(bounds)
-    chosen = islice(costs, settings.skip, _end(settings))
-    if count == 1:
-        return sum(1 for _ in chosen)
-    return sum(blocks.next(characters) % count == number - 1 for characters in chosen)
-
-
 def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> range:
     """Return the numbers of the texts before a limit, in the block that the limit cuts."""
     end = _end(settings)
@@ -92,9 +57,9 @@ def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> ran
 
 
 class SelectedItems:
-    """The items of an input that a run reads."""
+    """The items of an input that `--skip`, `--limit` and `--shard` leave."""
 
-    def __init__(self, given: Input, settings: Settings) -> None:
+    def __init__(self, given: InputReader, settings: Settings) -> None:
         self._given, self._settings = given, settings
 
     @property
@@ -104,16 +69,24 @@ class SelectedItems:
 
     def select(self, bounds: Grouping) -> Iterator[Item]:
         """Yield the selected items, each with its block."""
-        return select_items(self._given.items(), self._settings, bounds)
+        (number, count), blocks = self._settings.shard, BlockCounter(bounds)
+        for item in islice(self._given.items(), self._settings.skip, _end(self._settings)):
+            if (block := blocks.next(cost(item))) % count == number - 1:
+                yield replace(item, block=block)
 
     def characters(self) -> int:
         """Return the total length of the selected texts in characters; approximate for a shard."""
-        every = islice(self.costs, self._settings.skip, _end(self._settings))
-        return sum(every) // self._settings.shard[1]
+        return sum(self._selected_costs()) // self._settings.shard[1]
 
     def count(self, bounds: Grouping) -> int:
         """Return the number of selected items."""
-        return count_selected(self.costs, self._settings, bounds)
+        (number, count), blocks = self._settings.shard, BlockCounter(bounds)
+        if count == 1:
+            return sum(1 for _ in self._selected_costs())
+        return sum(blocks.next(characters) % count == number - 1 for characters in self._selected_costs())
+
+    def _selected_costs(self) -> Iterator[int]:
+        return islice(self.costs, self._settings.skip, _end(self._settings))
 
 
 def _end(settings: Settings) -> int | None:

@@ -3,6 +3,7 @@
 import secrets
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -11,18 +12,20 @@ from pathlib import Path
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.atomic import check_name, check_not_read, check_target
 from attnscope.base.system.file_system import FileSystem, sync_file
-from attnscope.base.system.shutdown import at_signal
-from attnscope.batch import copying, tables
+from attnscope.base.system.signals import at_signal
+from attnscope.batch import tables
 from attnscope.batch.dump import DumpProgress, check_output, write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import DUMPS, TABLES, DumpFormat, ending_of, format_of
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.merge import write_merged
-from attnscope.batch.parts import gather_parts_of, require_complete
-from attnscope.batch.records import End
+from attnscope.batch.parts import gather_parts_of
+from attnscope.batch.records import End, Record, arrays_of, encode
 from attnscope.batch.reports import read_report, records_of, settings_of
+from attnscope.batch.sinks import open_dump
 from attnscope.batch.summary import Summary
+from attnscope.batch.windows import MAX_WINDOW_RECORDS
 from attnscope.findings.run import Report
 
 
@@ -63,11 +66,50 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
         here.extra.require(here.ending)
     with _replacing(target, force=force) as temporary:
         if not here.table:
-            return copying.WRITERS[here.layout](Dump(source), temporary), "records"
+            write_copy = _write_document if here.layout == "document" else _write_dump
+            return write_copy(Dump(source), temporary), "records"
         what, rows = (
             ("rows", tables.READERS[there.layout](source)) if there.table else _rows(report or Dump(source), table)
         )
-        return tables.WRITERS[here.layout](rows, temporary), what
+        return tables.write(rows, here.layout, temporary), what
+
+
+def _write_dump(dump: Dump, target: Path) -> int:
+    """Write one record per line, or a folder of shards, and return the number of records."""
+    with open_dump(target, force=True, files=FileSystem()) as (journal, sink):
+        journal.start(encode(dump.header))
+        counts = Counter[str]()
+        for window in _windows(dump):
+            sink.write(window, len(window), [[record] for record in window])
+            counts.update(record.status for record in window)
+        journal.finish(counts)
+    return counts.total()
+
+
+def _windows(dump: Dump) -> Iterator[list[Record]]:
+    window, values = list[Record](), 0
+    for record in dump.records():
+        size = sum(array.size for array in arrays_of(record).values())
+        if window and (values + size > dump.header.grouping.window or len(window) == MAX_WINDOW_RECORDS):
+            yield window
+            window, values = [], 0
+        window.append(record)
+        values += size
+    if window:
+        yield window
+
+
+def _write_document(dump: Dump, target: Path) -> int:
+    """Write one JSON document of header, records and end, and return the number of records."""
+    count = 0
+    with naming_errors(target), open(target, "wb") as file:
+        file.write(b'{"header":' + encode(dump.header) + b',"records":[')
+        for record in dump.records():
+            file.write((b",\n" if count else b"\n") + encode(record))
+            count += 1
+        assert dump.end is not None
+        file.write(b'\n],"end":' + encode(dump.end) + b"}\n")
+    return count
 
 
 def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
@@ -82,7 +124,7 @@ def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
         lines = folder / "dump.jsonl"
         with _about(folder, folder, "set TMPDIR to a folder with more free space; nothing was written"):
             summary = write_dump(replace(order, output=lines), on_progress)
-        copying.write_document(Dump(lines), temporary)
+        _write_document(Dump(lines), temporary)
     return summary
 
 
@@ -102,7 +144,9 @@ def merge(
         kinds = "folders" if there == "shards" else "files"
         raise UsageError(f"'{target}' cannot hold parts that are {kinds}", where=arg("output"), hint=hint)
     if not part_set.complete:
-        require_complete(gather_parts_of(paths, count=True))
+        gaps = gather_parts_of(paths, count=True).describe_gaps()
+        hint = f"run batch for each again with its {arg('shard')}; a part that is not finished goes on where it stopped"
+        raise AttnscopeError(f"not all parts are finished: {gaps}", hint=hint)
     check_not_read(target, [str(path) for path in paths])
     total = part_set.total
     with _replacing(target, force=force) as temporary:
@@ -110,7 +154,6 @@ def merge(
 
 
 def _rows(source: Report | Dump, table: str | None) -> tuple[str, tables.TableRows]:
-    """Return the kind of a table of a dump or report, and its rows."""
     settings = settings_of(source) if isinstance(source, Report) else source.header.settings
     chosen = tables.kind_of(settings, table)
     records = records_of(source) if isinstance(source, Report) else source.records()

@@ -18,7 +18,7 @@ from attnscope.batch.blocks import SelectedItems, cut_block
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import Header
 from attnscope.batch.journal import Journal
-from attnscope.batch.loading import DumpConfig, load_on_gpus
+from attnscope.batch.loading import DumpConfig, Loader
 from attnscope.batch.pool import PoolRunner
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import encode
@@ -64,9 +64,8 @@ def write_dump(
         source = session.source(run)
         if order.settings.runs_again:
             source.require_model("cutting heads" if "effects" in order.settings.keep else "cutting spans")
-        facts = given.facts()
         items = SelectedItems(given, order.settings)
-        loaded = load_on_gpus(order, run, session, facts, items, journal)
+        loaded = Loader(order, run, session, given.facts(), items, journal).load()
         header, holds = loaded.header, loaded.holds
         total = items.count(header.grouping)
         before = journal.written

@@ -13,12 +13,14 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.checksum import crc32
 from attnscope.batch.formats import format_of
 from attnscope.batch.frames import TruncatedFrame, bounded_lines, open_lines
-from attnscope.batch.header import END, MAGIC, SCHEMA, Header
+from attnscope.batch.header import END, MAGIC, MEASURES, SCHEMA, Header, Settings
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End, Record, gather_parts
-from attnscope.batch.shapes import check_record
 from attnscope.batch.sinks import INDEX
+from attnscope.findings.axes import arrays_in, faults
 from attnscope.findings.codec import decode_json
+from attnscope.findings.row_statistics import ROW_STATISTICS
+from attnscope.findings.run import STAGES
 
 _DTYPES = {"F32": np.float32, "I32": np.int32}
 _UNFINISHED = "is not finished"
@@ -31,8 +33,6 @@ _Shard = tuple[str, memoryview, dict[str, msgspec.Raw]]  # name, content and hea
 
 
 class _Place(msgspec.Struct):
-    """Location of an array in a shard."""
-
     dtype: Literal["F32", "I32"]
     shape: list[_Size]
     data_offsets: tuple[_Size, _Size]
@@ -176,3 +176,38 @@ def _array(data: memoryview, place: _Place, where: str) -> Any:
     if high > len(data) or 4 * prod(place.shape) != high - low:
         raise AttnscopeError("its size does not match its shape", where=where, hint=_RESTORE)
     return np.frombuffer(data[low:high], dtype=_DTYPES[place.dtype]).reshape(place.shape)
+
+
+_LARGEST = 1 << 62
+_HINT = "another program wrote or changed it: restore it from a backup"
+
+
+def check_record(record: Record, settings: Settings, path: Path) -> None:
+    """Refuse a record whose positions, counts and array shapes contradict each other, or that lacks kept arrays."""
+    for where, fault in _faults(record, settings):
+        raise AttnscopeError(f"record {record.index}: {where} {fault}", where=path, hint=_HINT)
+
+
+def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
+    if not 0 <= record.index <= _LARGEST:
+        yield "index", f"is not from 0 to {_LARGEST}"
+    if record.status != "ok":
+        return
+    for part in settings.keep:
+        if getattr(record, part) is None:
+            yield part, "is missing"
+    if record.rows is not None and "rows" in settings.keep:
+        for row in ROW_STATISTICS:
+            # Dumps of older versions lack statistics that were added later.
+            if row.name in settings.kept_statistics and not row.added and getattr(record.rows, row.name) is None:
+                yield f"rows.{row.name}", "is missing"
+    for name in MEASURES[settings.by] if record.top is not None else ():
+        if getattr(record.top, name) is None:
+            yield f"top.{name}", "is missing"
+    for stage in settings.stages if "stages" in settings.keep else ():
+        if stage not in record.stages or stage not in STAGES:
+            yield f"stages.{stage[:40]}", "is missing"
+    for name, along, array in arrays_in(record):
+        if array.dtype != (np.float32 if along.positions is None else np.int32):
+            yield name, f"holds {array.dtype}"
+    yield from faults(record, {})

@@ -2,7 +2,7 @@
 
 The options of `attnscope batch` and `attnscope convert`, their help and their refusals, what compresses lines and what
 reads a dump follow from here. A new format is an entry in DUMP_FORMATS; where its layout is new, too, what reads and
-writes it is in `dump_reader.py` and `copying.py`, or in `tables.py`.
+writes it is in `dump_reader.py` and `convert.py`, or in `tables.py`.
 """
 
 from dataclasses import dataclass

@@ -11,14 +11,15 @@ from typing import IO, Any
 import msgspec
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
-from attnscope.batch.input_lines import decode_line, read_lines
+from attnscope.batch.header import CHARACTERS_OF_A_TOKEN
 from attnscope.engines.arrays.making import from_file
 from attnscope.findings.codec import decode_json
 from attnscope.request.chat import CHAT_KEYS, MESSAGES, chat_of
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import TextInput
-from attnscope.request.text_files import MAX_LINE
+from attnscope.request.text_files import MAX_LINE, decode_line, read_lines
 
+_BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
 _DEEPEST = 100  # levels of a JSON line
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets
 FORMATS = ("txt", "jsonl", "csv", "tsv", "parquet", "arrow")
@@ -38,6 +39,12 @@ class Item:
     fields: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     block: int = 0  # its block, once the input has been cut into blocks; see blocks.py
+
+
+def cost(item: Item) -> int:
+    """Return the length of a text, in characters."""
+    text = item.text
+    return _BESIDE + (0 if text is None else len(text.text) + len(text.pair or "") + len(text.context or ""))
 
 
 def _digest(data: bytes) -> str:
@@ -63,7 +70,6 @@ def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, given
 
 
 def _named(given: Any, line: int) -> int | str:
-    """Return the id of a record, or the number of its line."""
     return line if given in (None, "") else given
 
 
@@ -92,7 +98,9 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
         members: dict[str, Any] = {}
         try:
             text = decode_line(line, start)
-            members = _members(text)
+            members = {MESSAGES: msgspec.Raw(text.encode())}
+            if not text.lstrip().startswith("["):
+                members = _member(text, dict[str, msgspec.Raw], None)
             _check_depth(text)
             item = _text_item(index, number, name, *_object(dict(members), column))
         except AttnscopeError as e:
@@ -101,16 +109,7 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
         index += 1
 
 
-def _members(text: str) -> dict[str, Any]:
-    """Return the members of a line, not decoded."""
-    if text.lstrip().startswith("["):
-        return {MESSAGES: msgspec.Raw(text.encode())}
-    members: dict[str, Any] = _member(text, dict[str, msgspec.Raw], None)
-    return members
-
-
 def _id(members: dict[str, Any]) -> int | str | None:
-    """Return the id of a record whose other members are wrong; None if it is missing or wrong itself."""
     try:
         identifier: int | str | None = decode_json(members.get("id", b"null"), int | str | None)
     except ValueError:  # msgspec.DecodeError is one

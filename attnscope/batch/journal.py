@@ -26,7 +26,7 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.atomic import check_target
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem, copy_permissions
-from attnscope.base.system.shutdown import defer_signals
+from attnscope.base.system.signals import defer_signals
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.frames import bounded_lines, not_a_dump, open_lines, packing_of, whole_frames
 from attnscope.batch.header import END, MAGIC

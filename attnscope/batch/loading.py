@@ -4,7 +4,6 @@ On GPUs, each worker has one, and loads the model itself. A process that has beg
 another one, which ends at once, finds out what the header says.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,13 +15,12 @@ from attnscope.base.errors import AttnscopeError, ErrorParts, UsageError, arg
 from attnscope.base.files.mask_files import cells_digest
 from attnscope.base.system.forking import Connection, fork
 from attnscope.base.system.gpu import WORTH_A_GPU, count_gpus, has_gpu_driver
-from attnscope.base.system.threads import count_threads
+from attnscope.base.system.processor import count_threads
 from attnscope.batch.blocks import SelectedItems, with_blocks
-from attnscope.batch.changes import find_change
 from attnscope.batch.dump_reader import decoded
-from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
+from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings, find_change
 from attnscope.batch.journal import Journal
-from attnscope.batch.trial import check_workers, choose_workers
+from attnscope.batch.trial import choose_workers
 from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_config
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import limit_threads
@@ -74,110 +72,117 @@ def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[M
     Returns it with bounds of groups and windows, and how many numbers of a text fit into memory.
     """
     run = run_config(settings, run)
+    model, bounds, holds = _open(settings, run, session)
     source = session.source(run)
-    bounds, holds, stream_reason, memory = _group_limits(settings, run, source)
-    model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
-    cuts = _count_cuts(settings, run, source)
-    bounds = replace(bounds, window_tokens=_window_tokens(source, model.device.type, cuts)[1])
-    return model, replace(bounds, threads=limit_threads(run.threads or 0)), holds
+    _, most = _window_tokens(source, model.device.type, _count_cuts(settings, run, source))
+    return model, replace(bounds, window_tokens=most, threads=limit_threads(run.threads or 0)), holds
 
 
-def load_on_gpus(
-    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
-) -> Loaded:
-    """Open the model of a dump; with workers, each on a GPU of its own if it runs there."""
-    if order.workers == 0 or not (run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())):
-        return load(order, run, session, facts, items, journal)
-    session.source(run)  # opened here, once for all workers
-    gpu_facts, gpus = _asked_apart(order, run, session, facts, items, journal)
-    if gpu_facts is None:
-        return load(order, run, session, facts, items, journal)
-    header, holds, device = gpu_facts
-    settings = order.settings
-    if order.workers is None and gpus < 2:
-        return load(dataclasses.replace(order, workers=0), run, session, facts, items, journal)
-    workers = gpus if order.workers is None else order.workers
-    if run.device.startswith("cuda:") and workers > 1:
-        hint = "remove its number: each worker takes a GPU, from cuda:0 on"
-        raise UsageError(f"{workers} workers cannot share it", where=arg("device", run.device), hint=hint)
-    if workers > gpus:
-        count = "there is one GPU" if gpus == 1 else f"there are {gpus} GPUs"
-        raise UsageError(count, where=arg("workers", workers), hint=f"use {gpus}, or auto")
-
-    def work(number: int) -> ModelWorker:
-        limit_threads(header.grouping.threads)
-        mine = replace(run, device=device if workers == 1 else f"cuda:{number}")
-        _, _, stream_reason, memory = _group_limits(settings, mine, session.source(mine))
-        return ModelWorker(mine, settings, session, header.grouping.tokens, stream_reason, memory)
-
-    return Loaded(work, header, holds, workers)
+def _open(
+    settings: Settings, run: RunConfig, session: Session, given: Grouping | None = None
+) -> tuple[ModelWorker, Grouping, int]:
+    """Open a model, with bounds of groups, or the given ones; see open_worker."""
+    bounds, holds, stream_reason, memory = _group_limits(settings, run, session.source(run))
+    bounds = given or bounds
+    return ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory), bounds, holds
 
 
-def _asked_apart(
-    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
-) -> tuple[tuple[Header, int, str] | None, int]:
-    """Return (header, numbers that memory holds, device), or None for the CPU, and the number of GPUs."""
+@dataclass(frozen=True)
+class Loader:
+    """Opens the model of a dump."""
 
-    def ask(pipe: Connection) -> None:
+    order: DumpConfig
+    run: RunConfig
+    session: Session
+    facts: InputFacts
+    items: SelectedItems
+    journal: Journal
+
+    def load(self) -> Loaded:
+        """Open the model; with workers, each on a GPU of its own if it runs there."""
+        order, run, session, settings = self.order, self.run, self.session, self.order.settings
+        if order.workers == 0 or not (run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())):
+            return self._load_here(order.workers)
+        session.source(run)  # opened here, once for all workers
+        gpu_facts, gpus = self._ask_apart()
+        if gpu_facts is None:
+            return self._load_here(order.workers)
+        header, holds, device = gpu_facts
+        if order.workers is None and gpus < 2:
+            return self._load_here(0)
+        workers = gpus if order.workers is None else order.workers
+        if run.device.startswith("cuda:") and workers > 1:
+            hint = "remove its number: each worker takes a GPU, from cuda:0 on"
+            raise UsageError(f"{workers} workers cannot share it", where=arg("device", run.device), hint=hint)
+        if workers > gpus:
+            count = "there is one GPU" if gpus == 1 else f"there are {gpus} GPUs"
+            raise UsageError(count, where=arg("workers", workers), hint=f"use {gpus}, or auto")
+
+        def work(number: int) -> ModelWorker:
+            limit_threads(header.grouping.threads)
+            mine = replace(run, device=device if workers == 1 else f"cuda:{number}")
+            return _open(settings, mine, session, header.grouping)[0]
+
+        return Loaded(work, header, holds, workers)
+
+    def _ask_apart(self) -> tuple[tuple[Header, int, str] | None, int]:
+        """Return (header, numbers that memory holds, device), or None for the CPU, and the number of GPUs."""
+
+        def ask(pipe: Connection) -> None:
+            try:
+                loaded = self._load_here(1)
+                device = loaded.work(0).device
+                gpu_facts = (loaded.header, loaded.holds, str(device)) if device.type == "cuda" else None
+                pipe.send((gpu_facts, count_gpus()))
+            except AttnscopeError as e:
+                pipe.send((type(e), tuple(ErrorParts(*e.parts))))
+
+        pid, pipe = fork(ask)
         try:
-            loaded = load(dataclasses.replace(order, workers=1), run, session, facts, items, journal)
-            device = loaded.work(0).device
-            gpu_facts = (loaded.header, loaded.holds, str(device)) if device.type == "cuda" else None
-            pipe.send((gpu_facts, count_gpus()))
-        except AttnscopeError as e:
-            pipe.send((type(e), tuple(ErrorParts(*e.parts))))
+            answer = pipe.recv()
+        except EOFError as e:
+            hint = f"use {arg('device', 'cpu')}"
+            raise AttnscopeError("the GPU cannot be used", where=arg("device", self.run.device), hint=hint) from e
+        finally:
+            pipe.close()
+            os.waitpid(pid, 0)
+        if isinstance(answer[0], type):
+            error, (message, where, hint) = answer
+            raise error(message, where=where, hint=hint)
+        loaded, gpus = answer
+        return loaded, int(gpus)
 
-    pid, pipe = fork(ask)
-    try:
-        answer = pipe.recv()
-    except EOFError as e:
-        hint = f"use {arg('device', 'cpu')}"
-        raise AttnscopeError("the GPU cannot be used", where=arg("device", run.device), hint=hint) from e
-    finally:
-        pipe.close()
-        os.waitpid(pid, 0)
-    if isinstance(answer[0], type):
-        error, (message, where, hint) = answer
-        raise error(message, where=where, hint=hint)
-    loaded, gpus = answer
-    return loaded, int(gpus)
-
-
-def load(
-    order: DumpConfig, run: RunConfig, session: Session, facts: InputFacts, items: SelectedItems, journal: Journal
-) -> Loaded:
-    """Open the model of a dump, and choose how many processes compute."""
-    settings = order.settings
-    old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
-    source = session.source(run)
-    bounds, holds, stream_reason, memory = _group_limits(settings, run, source)
-    bounds = bounds if old is None else old.grouping
-    model = ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory)
-    if order.workers != 0:
-        check_workers(model.device.type)
-        if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
-            model.warm_up()  # workers that are forked now share the weights
-    if old is None:
-        cuts = _count_cuts(settings, run, source)
-        first, most = _window_tokens(source, model.device.type, cuts)
-        bounds = replace(bounds, window_tokens=most, first_window_tokens=first)
-        bounds = with_blocks(bounds, settings, items.costs)
-    if order.workers == 0:
-        workers = 0
-    elif order.workers is not None:
-        workers, bounds = order.workers, replace(bounds, threads=bounds.threads or run.threads or 1)
-    else:
-        a_token = source.config.n_layers * layer_parameters(source.config)
-        workers, bounds = choose_workers(model, bounds, run.threads, items, holds, a_token)
-    bounds = replace(bounds, threads=limit_threads(bounds.threads))
-    seen = None if source.mask_known else "own"  # what that is, only running a text shows
-    mask = describe_mask_use(source, run, seen)
-    values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
-    cells = tuple(cells_digest(run.matrices[name])[:16] for name in mask_files(run.mask))
-    new = Header(SCHEMA, provenance(source, run, model.device, values), mask, settings, facts, bounds, cells)
-    if old is not None:
-        _check_same(old, new, journal.path)
-    return Loaded(lambda number: model, new, holds, workers)
+    def _load_here(self, workers: int | None) -> Loaded:
+        """Open the model in this process, and choose how many processes compute unless `workers` says it."""
+        run, settings, journal = self.run, self.order.settings, self.journal
+        old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
+        source = self.session.source(run)
+        model, bounds, holds = _open(settings, run, self.session, None if old is None else old.grouping)
+        if workers != 0:
+            if model.device.type not in ("cpu", "cuda"):
+                message, hint = f"processes cannot share a model on {model.device.type}", arg("device", "cpu")
+                raise AttnscopeError(message, where=arg("workers"), hint=f"remove it, or use {hint}")
+            if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
+                model.warm_up()  # workers that are forked now share the weights
+        if old is None:
+            first, most = _window_tokens(source, model.device.type, _count_cuts(settings, run, source))
+            bounds = replace(bounds, window_tokens=most, first_window_tokens=first)
+            bounds = with_blocks(bounds, settings, self.items.costs)
+        if workers is None:
+            a_token = source.config.n_layers * layer_parameters(source.config)
+            workers, bounds = choose_workers(model, bounds, run.threads, self.items, holds, a_token)
+        elif workers:
+            bounds = replace(bounds, threads=bounds.threads or run.threads or 1)
+        bounds = replace(bounds, threads=limit_threads(bounds.threads))
+        seen = None if source.mask_known else "own"  # what that is, only running a text shows
+        mask = describe_mask_use(source, run, seen)
+        values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
+        cells = tuple(cells_digest(run.matrices[name])[:16] for name in mask_files(run.mask))
+        origin = provenance(source, run, model.device, values)
+        new = Header(SCHEMA, origin, mask, settings, self.facts, bounds, cells)
+        if old is not None:
+            _check_same(old, new, journal.path)
+        return Loaded(lambda number: model, new, holds, workers)
 
 
 def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:
@@ -217,7 +222,6 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
 
 
 def _count_cuts(settings: Settings, run: RunConfig, source: ModelSource) -> int:
-    """Return the number of extra runs of a text: one for every head, and one for every span."""
     heads = count_units(run, source) if "effects" in settings.keep else 0
     return heads + (_SPANS if "span_effects" in settings.keep else 0)
 

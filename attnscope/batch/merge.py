@@ -140,7 +140,6 @@ def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple
 
 
 def _joined_end(part_set: PartSet, parts: list[PartLines]) -> End:
-    """Check the end of every part, and return that of all."""
     counts = dict.fromkeys(("records", "ok", "skipped", "failed"), 0)
     for part, lines in zip(part_set.parts, parts, strict=True):
         lines.finish()
@@ -156,7 +155,6 @@ def _joined_end(part_set: PartSet, parts: list[PartLines]) -> End:
 
 
 def _copy_shards(source: Path, target: Path, chunk: Lines) -> None:
-    """Copy the shards that lines name, and check them."""
     lines = (chunk.memory[start:stop] for start, stop in zip([chunk.start, *chunk.ends], chunk.ends, strict=False))
     for shard in dict.fromkeys(decode_json(line, _Shard) for line in lines):
         if shard.shard is None or (target / shard.shard).exists():

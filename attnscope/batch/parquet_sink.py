@@ -33,8 +33,6 @@ _WRITER = re.compile(r"parquet-cpp-arrow version \d[\w.-]*")
 
 @dataclass(frozen=True)
 class _TableFiles:
-    """A window as part files."""
-
     name: str | None  # name of its part files; None if no text has findings
     check: str | None
     files: list[bytes]
@@ -59,7 +57,6 @@ class ParquetSink(RecordSink):
 
     @property
     def _folders(self) -> list[Path]:
-        """The folder of each table: the whole one if there is one table."""
         return [self._folder] if len(self._kinds) == 1 else [self._folder / kind for kind in self._kinds]
 
     def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _TableFiles:
@@ -71,10 +68,7 @@ class ParquetSink(RecordSink):
             for data in files:
                 crc = crc32(data, crc)
             check = f"{crc:08x}"
-        lines = [
-            encode(_line(record, *((name, check) if record.status == "ok" else (None, None))))
-            for record in records[len(records) - new :]
-        ]
+        lines = [encode(_line(record, name, check)) for record in records[len(records) - new :]]
         return _TableFiles(name, check, files, lines)
 
     def write_encoded(self, encoded: _TableFiles, new: int) -> None:
@@ -137,7 +131,6 @@ def _kinds(settings: Settings) -> tuple[str, ...]:
 
 
 def _table(kind: str, settings: Settings, records: list[Record]) -> bytes:
-    """Return a table of some texts as the content of a .parquet file."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -196,6 +189,7 @@ def files_checksum(paths: Sequence[Path]) -> str:
 
 
 def _line(record: Record, part: str | None, check: str | None) -> Record:
+    ok = record.status == "ok"
     return Record(
         record.index,
         record.id,
@@ -205,14 +199,22 @@ def _line(record: Record, part: str | None, check: str | None) -> Record:
         record.error,
         record.needs,
         notes=record.notes,
-        shard=part,
-        shard_check=check,
+        shard=part if ok else None,
+        shard_check=check if ok else None,
     )
 
 
 def manifest_path(folder: Path) -> Path:
     """Return the manifest of a folder of tables."""
     return folder.with_name(folder.name + MANIFEST)
+
+
+def check_folder(folder: Path, journal: Path, hint: str) -> None:
+    """Refuse to write a dump into anything but a new folder, or one that has its journal."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise AttnscopeError("exists and is not a folder", where=folder, hint="choose another output")
+    if folder.is_dir() and any(folder.iterdir()) and not journal.is_file():
+        raise AttnscopeError("is a folder with other files", where=folder, hint=hint)
 
 
 @contextmanager
@@ -222,10 +224,6 @@ def open_tables(
     """Open a folder of tables for writing, and lock its manifest."""
     PARQUET.require("a .parquet folder", where=folder)
     manifest = manifest_path(folder)
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise AttnscopeError("exists and is not a folder", where=folder, hint="choose another output")
-    if folder.is_dir() and any(folder.iterdir()) and not manifest.is_file():
-        hint = f"choose a new folder, or restore {manifest.name}"
-        raise AttnscopeError("is a folder with other files", where=folder, hint=hint)
+    check_folder(folder, manifest, f"choose a new folder, or restore {manifest.name}")
     with Journal(manifest, force=force, files=files) as journal:
         yield journal, ParquetSink(journal, folder, settings, files)

@@ -189,7 +189,6 @@ class PartLines:
         return self._index(head)
 
     def _index(self, head: bytes) -> int:
-        """Return the number of the record that a line begins."""
         if match := _INDEX.match(head):
             return int(match[1])
         if not self._number and head.startswith(MAGIC):
@@ -205,7 +204,6 @@ class PartLines:
 
 
 def _line_ends(memory: mmap, start: int, stop: int, most: int) -> list[int]:
-    """Return the ends of at most `most` whole lines."""
     ends, find = list[int](), memory.find
     while most and (start := find(b"\n", start, stop) + 1):
         ends.append(start)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from attnscope.base.errors import AttnscopeError, UsageError, arg, listed
-from attnscope.batch.changes import find_change
+from attnscope.base.errors import AttnscopeError, UsageError, listed
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import format_of
 from attnscope.batch.frames import TruncatedFrame, open_lines
-from attnscope.batch.header import END, MAGIC, Header
+from attnscope.batch.header import END, MAGIC, Header, find_change
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End
 from attnscope.batch.remote import shown, url_of
@@ -204,13 +203,6 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
 def whole_header(header: Header) -> Header:
     """Return the header of the dump that a part belongs to."""
     return msgspec.structs.replace(header, settings=msgspec.structs.replace(header.settings, shard=(1, 1)))
-
-
-def require_complete(part_set: PartSet) -> None:
-    """Refuse parts that do not make a whole dump."""
-    if not part_set.complete:
-        hint = f"run batch for each again with its {arg('shard')}; a part that is not finished goes on where it stopped"
-        raise AttnscopeError(f"not all parts are finished: {part_set.describe_gaps()}", hint=hint)
 
 
 def describe_status(part_set: PartSet, *, alone: bool = False) -> str:

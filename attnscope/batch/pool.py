@@ -19,7 +19,7 @@ import signal
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 
 from attnscope.base.errors import AttnscopeError, ErrorParts, arg
 from attnscope.base.system.forking import Connection, fork
-from attnscope.base.system.shutdown import at_signal, finish_at_signal
+from attnscope.base.system.signals import at_signal, finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
@@ -36,7 +36,7 @@ from attnscope.batch.journal import JournalState
 from attnscope.batch.records import Record
 from attnscope.batch.runner import check_same, slow_texts, strict_failure, too_many_records
 from attnscope.batch.summary import SlowText, Summary, SummaryCallback
-from attnscope.batch.windows import Suspects, TextWorker, WindowComputer, WindowRecords
+from attnscope.batch.windows import GroupRunner, Suspects, TextWorker, WindowComputer, WindowRecords
 
 T = TypeVar("T")
 _DEATHS = 3  # of processes that compute a text alone
@@ -48,30 +48,26 @@ _TICK = 0.5  # seconds after which the time limit is looked at
 
 
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """A block for a worker."""
 
-    items: list[Item]
-    done: int
-    suspects: Suspects
+    items: list[Item] = field(default_factory=list)
+    done: int = 0
+    suspects: Suspects = field(default_factory=Suspects)
     # records of the groups that a dead worker had computed, pickled, by the numbers of their texts
-    groups: dict[tuple[int, ...], bytes]
+    groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _WindowResult:
-    """A finished window of a worker."""
-
     encoded: Any
     new: int
-    outcomes: list[tuple[str, str | None, int]]  # status, error and number of tokens of each new record
+    outcomes: Sequence[tuple[str, str | None, int]]  # status, error and number of tokens of each new record
     slowest: list[SlowText]
 
 
 @dataclass
 class _Block:
-    """A block on its way."""
-
     items: list[Item]
     received: int
     written: int
@@ -83,14 +79,12 @@ class _Block:
     deaths: dict[tuple[int, ...], list[str]] = field(default_factory=dict)
     idle_deaths: int = 0  # how often one died before it began to compute, since the last one that began
     suspects: Suspects = field(default_factory=Suspects)
-    # groups of the window that is being computed; see _Task
+    # groups of the window that is being computed; see Task
     groups: dict[tuple[int, ...], bytes] = field(default_factory=dict)
 
 
 @dataclass
 class _Process:
-    """A worker."""
-
     number: int  # its number among the workers, from 0; one that replaces it has the same
     pid: int
     pipe: Connection
@@ -183,7 +177,6 @@ class PoolRunner(Generic[T]):
         return any(process.block is not None for process in self._processes)
 
     def _next(self, unread: Iterator[_Block]) -> _Block | None:
-        """Return the next block that has to be computed."""
         if self._waiting:
             return self._waiting.popleft()
         if self._buffered > _BUFFERED:
@@ -198,7 +191,7 @@ class PoolRunner(Generic[T]):
     def _send(self, process: _Process, block: _Block) -> None:
         process.block, process.group = block, ()
         with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which `_receive` finds out
-            process.pipe.send(_Task(block.items, block.received, block.suspects, block.groups))
+            process.pipe.send(Task(block.items, block.received, block.suspects, block.groups))
 
     def _receive(self) -> None:
         """Receive messages from workers, and replace dead ones."""
@@ -216,7 +209,6 @@ class PoolRunner(Generic[T]):
             self._take(process, kind, content, len(data))
 
     def _take(self, process: _Process, kind: str, content: Any, size: int) -> None:
-        """Take a message of a worker."""
         block = process.block
         assert block is not None
         if kind == "group":
@@ -304,27 +296,39 @@ class PoolRunner(Generic[T]):
             raise strict_failure(window.outcomes[bad][1], items[bad])
 
     def _start(self) -> _Process:
-        """Fork a worker."""
-
-        def serve(pipe: Connection) -> None:
-            for process in self._processes:
-                process.pipe.close()
-            self._in_child()
-            _serve(pipe, lambda: self._computer(number), self._sink)
-
         taken = {process.number for process in self._processes}
         number = next(number for number in range(self._count) if number not in taken)
-        return _Process(number, *fork(serve))
+        return _Process(number, *fork(lambda pipe: self._serve(pipe, number)))
 
-    def _computer(self, number: int) -> WindowComputer[T]:
-        """Return the WindowComputer of a worker."""
-        sink = self._sink
-        return WindowComputer(
-            self._work(number), self._bounds, holds=self._holds, needs_all_records=sink.needs_all_records
-        )
+    def _serve(self, pipe: Connection, number: int) -> None:
+        """Compute blocks until the parent has no more; the whole life of a worker."""
+        for process in self._processes:
+            process.pipe.close()
+        self._in_child()
+
+        def send(kind: str, content: Any) -> None:
+            pipe.send_bytes(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
+
+        try:
+            work, everything = self._work(number), self._sink.needs_all_records
+            computer = WindowComputer(work, self._bounds, holds=self._holds, needs_all_records=everything)
+            while True:
+                task: Task = pipe.recv()
+                computer.suspects, computer.run_group, place = task.suspects, group_runner(task, work, send), 0
+                for window in computer.windows(task.items):
+                    done = min(max(0, task.done - place), len(window.items))
+                    place += len(window.items)
+                    if done < len(window.items):
+                        send("window", _result(computer.compute(window, done), self._sink))
+                send("end", None)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return  # the parent is gone
+        except AttnscopeError as e:
+            send("error", (type(e), tuple(ErrorParts(*e.parts))))
+        except Exception:
+            send("bug", traceback.format_exc())
 
     def _kill(self) -> None:
-        """End every worker."""
         processes, self._processes = self._processes, []
         for process in processes:
             with suppress(ProcessLookupError):
@@ -350,49 +354,22 @@ def _suspects(block: _Block, group: tuple[int, ...]) -> Suspects:
     return replace(suspects, failed={**suspects.failed, group[0]: error})
 
 
-def _serve(pipe: Connection, open_computer: Callable[[], WindowComputer[T]], sink: RecordSink) -> None:
-    """Compute blocks until the parent has no more; the whole life of a worker."""
+def group_runner(task: Task, work: TextWorker[Any], send: Callable[[str, Any], None]) -> GroupRunner:
+    """Return a function that announces each group, and sends its records, which so outlive this worker."""
 
-    def send(kind: str, content: Any) -> None:
-        pipe.send_bytes(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
+    def run_group(indices: tuple[int, ...], compute: Callable[[], list[Record]]) -> list[Record]:
+        if indices in task.groups:
+            return pickle.loads(task.groups[indices])  # type: ignore[no-any-return]
+        if (start := task.suspects.start_time(indices)) > 0:
+            send("group", ())
+            work.warm_up()
+            time.sleep(max(0.0, start - time.monotonic()))
+        send("group", indices)
+        records = compute()
+        send("computed", (indices, pickle.dumps(records, pickle.HIGHEST_PROTOCOL)))
+        return records
 
-    try:
-        computer = open_computer()
-        while True:
-            task: _Task = pipe.recv()
-            computer.suspects, place, kept = task.suspects, 0, _Groups(task.groups, send)
-            for window in computer.windows(task.items):
-                done = min(max(0, task.done - place), len(window.items))
-                place += len(window.items)
-                if done == len(window.items):
-                    continue
-                records = computer.compute(
-                    window, done, on_group=lambda indices: send("group", tuple(indices)), kept=kept
-                )
-                send("window", _result(records, sink))
-            send("end", None)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the parent is gone
-    except AttnscopeError as e:
-        send("error", (type(e), tuple(ErrorParts(*e.parts))))
-    except Exception:
-        send("bug", traceback.format_exc())
-
-
-@dataclass(frozen=True)
-class _Groups:
-    """Groups that outlive the worker that computes them; see windows.GroupStore."""
-
-    known: dict[tuple[int, ...], bytes]
-    send: Callable[[str, Any], None]
-
-    def take(self, indices: tuple[int, ...]) -> list[Record] | None:
-        """Return the records of a group that a dead worker computed."""
-        return pickle.loads(self.known[indices]) if indices in self.known else None
-
-    def keep(self, indices: tuple[int, ...], records: list[Record]) -> None:
-        """Send the records of a group."""
-        self.send("computed", (indices, pickle.dumps(records, pickle.HIGHEST_PROTOCOL)))
+    return run_group
 
 
 def _result(window: WindowRecords, sink: RecordSink) -> _WindowResult:
@@ -400,4 +377,4 @@ def _result(window: WindowRecords, sink: RecordSink) -> _WindowResult:
     outcomes = [(record.status, record.error, len(record.tokens)) for record in fresh]
     encoded = sink.encode(window.records, window.new, window.by_group)
     slowest = sorted(slow_texts(window), reverse=True)[:3]
-    return _WindowResult(encoded, window.new, list(outcomes), slowest)
+    return _WindowResult(encoded, window.new, outcomes, slowest)

@@ -19,13 +19,12 @@ import msgspec
 
 from attnscope.base.errors import RAY, AttnscopeError, arg
 from attnscope.base.system.signals import ended_by_sigterm
-from attnscope.batch.changes import find_change
 from attnscope.batch.convert import merge
 from attnscope.batch.dump import write_dump
 from attnscope.batch.file_errors import OutputInUse
 from attnscope.batch.formats import ending_of
 from attnscope.batch.frames import packing_of
-from attnscope.batch.header import Header
+from attnscope.batch.header import Header, find_change
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.parts import gather_parts_of, lines_path, read_part
 from attnscope.batch.reader import InputReader
@@ -148,7 +147,6 @@ def write_with_ray(order: DumpConfig, config: RayConfig, on_progress: RayProgres
 
 
 def _check_settings(old: Header, order: DumpConfig) -> None:
-    """Refuse a finished dump that was made with other settings."""
     change = find_change(old, msgspec.structs.replace(old, settings=order.settings))
     if change is not None:
         hint = f"choose another output, or pass {arg('force', True)} to start over"
@@ -208,7 +206,6 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
 
 
 def _shard(order: DumpConfig, output: Path, number: int, count: int) -> DumpConfig:
-    """Return the request for one shard."""
     settings = msgspec.structs.replace(order.settings, shard=(number, count))
     run = msgspec.structs.replace(order.run, threads=order.run.threads or 1)
     return replace(order, output=output, settings=settings, force=False, workers=0, run=run)

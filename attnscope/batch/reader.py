@@ -4,13 +4,16 @@ The input is read twice: once to hash it, count its records and find duplicate i
 that can be read only once (a pipe, standard input, an object of a store) is copied to a temporary file first.
 """
 
+import gzip
 import os
 import shutil
 import stat
 import sys
 import tempfile
+import zlib
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import PurePath
@@ -23,11 +26,12 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.file_system import open_nonblocking, wait_for_data
 from attnscope.batch.arrow_input import ENDINGS, folder_files, from_arrow, from_parquet
-from attnscope.batch.blocks import cost
+from attnscope.batch.frames import open_zstandard
 from attnscope.batch.header import InputFacts, Settings
-from attnscope.batch.input_lines import COMPRESSED, open_decompressed
-from attnscope.batch.items import ARRAYS, FORMATS, Item, from_arrays, from_jsonl, from_table, from_txt
+from attnscope.batch.items import ARRAYS, FORMATS, Item, cost, from_arrays, from_jsonl, from_table, from_txt
 from attnscope.batch.remote import Store, url_of
+
+_COMPRESSED = (".gz", ".zst")
 
 
 class InputReader:
@@ -38,13 +42,13 @@ class InputReader:
         format: One of FORMATS, or ARRAYS; None for the one of the file's extension.
 
     Attributes:
-        costs: How long every text is, once `facts` has read them; see blocks.cost.
+        costs: How long every text is, once `facts` has read them; see items.cost.
     """
 
     def __init__(self, name: str, format: str | None, column: str) -> None:
         self.name = "standard input" if name == "-" else name
         endings = [] if name == "-" else PurePath(name).suffixes
-        self._packing = endings.pop() if endings and endings[-1].lower() in COMPRESSED else ""
+        self._packing = endings.pop() if endings and endings[-1].lower() in _COMPRESSED else ""
         files = [name]
         if name != "-" and os.path.isdir(name):
             self._packing = ""
@@ -75,7 +79,7 @@ class InputReader:
         for file in self._files:
             file.seek(0)
         if len(self._files) == 1:
-            with open_decompressed(self._files[0], self._packing.lower(), self.name) as file:
+            with _open_decompressed(self._files[0], self._packing.lower(), self.name) as file:
                 yield from self._parsed(file)
         else:
             read = from_parquet if self.format == "parquet" else from_arrow
@@ -185,6 +189,24 @@ def _open(name: str) -> BinaryIO:
         raise AttnscopeError("no such file", where=name) from e
     except (OSError, ValueError) as e:
         raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=name) from e
+
+
+@contextmanager
+def _open_decompressed(file: BinaryIO, ending: str, name: str) -> Iterator[IO[bytes]]:
+    """Read a file's content, decompressed if the ending is `.gz` or `.zst`."""
+    try:
+        if ending == ".gz":
+            with gzip.GzipFile(fileobj=file) as content:
+                yield content  # type: ignore[misc]
+        elif ending == ".zst":
+            with open_zstandard(file, name) as content:
+                yield content
+        else:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+        raise AttnscopeError(f"damaged {ending} file ({e})", where=name, hint="compress it again") from e
+    except OSError as e:
+        raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=name) from e
 
 
 def _spool(copy_to: Callable[[IO[bytes]], None], name: str) -> BinaryIO:

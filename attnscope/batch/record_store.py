@@ -44,17 +44,16 @@ class RecordStore:
         known = format_of(path)
         self._plain = known is not None and known.layout in ("lines", "shards") and known.packing is None
         self._lines = path / INDEX if path.is_dir() else path
-        self._at = self._first_line() if self._plain else 0
-        end = read_end(self._lines) if self._plain else None
+        self._at, end = 0, None
+        if self._plain:
+            with open(self._lines, "rb") as file:
+                self._at = len(file.readline())
+            end = read_end(self._lines)
         self.total = None if end is None else end.ok
 
     def __len__(self) -> int:
         """Count the records that have been read."""
         return len(self._places)
-
-    def _first_line(self) -> int:
-        with open(self._lines, "rb") as file:
-            return len(file.readline())
 
     def reach(self, number: int | None, progress: Progress = lambda _done, _total: None) -> bool:
         """Read up to a record, or all of them for None; return whether there is such a record."""

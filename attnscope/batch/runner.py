@@ -2,14 +2,14 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import groupby, takewhile
 from threading import Lock
 from typing import Generic, TypeVar
 
 from attnscope.base.errors import AttnscopeError, arg
-from attnscope.base.system.shutdown import finish_at_signal
+from attnscope.base.system.signals import finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
@@ -53,6 +53,7 @@ class Runner(Generic[T]):
         until: float | None = None,
     ) -> None:
         self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=sink.needs_all_records)
+        self._computer.run_group = self._run_in_time
         self._sink, self._until = sink, until
         self._strict, self._on_progress, self._again = strict, on_progress, again
         self._written = before or sink.written
@@ -132,12 +133,13 @@ class Runner(Generic[T]):
             self.summary.tokens = tokens + sum(len(record.tokens) for record in new)
             self._on_progress(self.summary)
 
-        return self._computer.compute(window, done, on_records, self._check_time)
+        return self._computer.compute(window, done, on_records)
 
-    def _check_time(self, indices: list[int]) -> None:
+    def _run_in_time(self, indices: tuple[int, ...], compute: Callable[[], list[Record]]) -> list[Record]:
         """End the run by OutOfTime if its time is over and it has at least one window to show for it."""
         if self._until is not None and time.monotonic() >= self._until and self._submitted:
             raise OutOfTime
+        return compute()
 
     def _write(self, window: WindowRecords, writer: BackgroundWriter) -> None:
         """Queue a window's last records, and stop before a failure that ends the dump."""
@@ -158,8 +160,7 @@ class Runner(Generic[T]):
             self._computer.partial = PartialWindow()
             if end > fresh:
                 self._submitted = True
-                write = partial(write_window, self._sink, records[:end], end - fresh, window.by_group)
-                writer.submit(write, then)
+                writer.submit(partial(self._sink.write, records[:end], end - fresh, window.by_group), then)
         if bad < len(records):
             writer.wait()
             raise strict_failure(records[bad].error, items[bad])
@@ -179,7 +180,7 @@ class Runner(Generic[T]):
             return
         writer.wait()
         if finished:
-            write_window(self._sink, finished, len(finished), [])
+            self._sink.write(finished, len(finished))
         self.summary.counts.update(record.status for record in finished)
         self.summary.computed = self.summary.records - self.summary.resumed
         self._on_progress(self.summary)
@@ -196,11 +197,6 @@ def check_same(items: list[Item], place: int, written: JournalState) -> None:
 def too_many_records() -> AttnscopeError:
     """Return the error about a dump that has more records than its input has texts."""
     return AttnscopeError("the dump has more records than the input", hint=f"pass {arg('force', True)} to start over")
-
-
-def write_window(sink: RecordSink, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> None:
-    """Write a window's records and make them safe; see RecordSink."""
-    sink.write_encoded(sink.encode(records, new, by_group), new)
 
 
 def strict_failure(error: str | None, item: Item) -> AttnscopeError:

@@ -18,7 +18,7 @@ from attnscope.batch.direct_writer import BLOCK, Bytes, DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
 from attnscope.batch.journal import Journal, Stream, scan
-from attnscope.batch.parquet_sink import files_checksum, open_tables
+from attnscope.batch.parquet_sink import check_folder, files_checksum, open_tables
 from attnscope.batch.records import Record, arrays_of, encode
 from attnscope.findings.record_parts import PARTS
 
@@ -73,13 +73,7 @@ class SafetensorsSink(RecordSink):
             arrays = {name: array for group in by_group for name, array in _in_memory_order(group)}
             path = self._folder / (name + _NEW if self._journal.beside else name)
             check = self.written.shards[name] = f"{self._write(path, arrays):08x}"
-        self._append(
-            [
-                encode(without_arrays(record, *((name, check) if record.status == "ok" else (None, None))))
-                for record in records[len(records) - new :]
-            ],
-            new,
-        )
+        self._append([encode(without_arrays(record, name, check)) for record in records[len(records) - new :]], new)
 
     def _place(self) -> None:
         with naming_errors(self._folder):
@@ -116,7 +110,9 @@ def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray
 
 
 def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
-    """Return a record whose arrays are in a shard."""
+    """Return a record whose arrays, if it has any, are in a shard."""
+    if record.status != "ok":
+        return record
     bare: dict[str, Any] = {part: {} if isinstance(getattr(record, part), dict) else None for part in PARTS}
     return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
@@ -169,7 +165,7 @@ def open_dump(
     folder = target.is_dir() or not target.suffix
     is_new = folder and not target.exists()
     if folder:
-        _check_folder(target)
+        check_folder(target, target / INDEX, "choose a new folder")
         with naming_errors(target):
             files.make_folder(target)
     try:
@@ -181,13 +177,6 @@ def open_dump(
         if is_new:
             with suppress(OSError):
                 target.rmdir()  # fails if it is not empty
-
-
-def _check_folder(target: Path) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise AttnscopeError("exists and is not a folder", where=target, hint="choose another output")
-    if target.is_dir() and any(target.iterdir()) and not (target / INDEX).is_file():
-        raise AttnscopeError("is a folder with other files", where=target, hint="choose a new folder")
 
 
 def _remove_stale(journal: Journal, files: FileSystem) -> None:

@@ -122,7 +122,6 @@ class _Staged:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Return a value that differs between two states of a file."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns
 

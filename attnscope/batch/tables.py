@@ -139,7 +139,6 @@ _OF_SPANS = {"spans": _span_tables, "span_effects": _span_effect_tables}
 
 
 def _axes(part: str) -> tuple[str, ...]:
-    """Return the axes of a part's arrays, after that of layers and heads."""
     axes = axes_of(next(path for path in declared_paths(Record) if path.partition(".")[0] == part))
     return tuple(axis for axis in axes if axis != "unit")
 
@@ -216,10 +215,13 @@ def _texts(tokens: Sequence[Token]) -> _Array:
     return np.array([token.text for token in tokens], dtype=object)
 
 
-def write_csv(rows: TableRows, path: Path) -> int:
-    """Write a CSV file, and return how many rows it has; see csv_bytes."""
+def write(rows: TableRows, layout: str, path: Path) -> int:
+    """Write a CSV or Parquet file, and return how many rows it has."""
     with naming_errors(path), open(path, "wb") as file:
-        file.writelines(csv_bytes(rows))
+        if layout == "csv":
+            file.writelines(csv_bytes(rows))
+        else:
+            _write_parquet(rows, file)
     return rows.count
 
 
@@ -253,15 +255,8 @@ def _cells(values: Any) -> Any:
     return values.tolist() if isinstance(values, np.ndarray) else values
 
 
-def write_parquet(rows: TableRows, path: Path) -> int:
-    """Write a Parquet file, and return how many rows it has; null for none."""
-    with naming_errors(path), open(path, "wb") as file:
-        _write_parquet(rows, file)
-    return rows.count
-
-
 def parquet_bytes(rows: TableRows) -> Iterator[bytes]:
-    """Yield a Parquet file; see write_parquet."""
+    """Yield a Parquet file; null for none."""
     file = BytesIO()
     _write_parquet(rows, file)
     yield file.getvalue()
@@ -423,4 +418,3 @@ def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
 
 
 READERS = {"csv": read_csv, "parquet": read_parquet}  # by layout of a format
-WRITERS = {"csv": write_csv, "parquet": write_parquet}

@@ -10,12 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.forking import fork
-from attnscope.base.system.threads import count_cpus
-from attnscope.batch.blocks import SelectedItems, cost
+from attnscope.base.system.processor import count_cpus
+from attnscope.batch.blocks import SelectedItems
 from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping
-from attnscope.batch.items import Item
+from attnscope.batch.items import Item, cost
 from attnscope.batch.records import Record, encode
 from attnscope.batch.windows import OutOfTime, TextWorker, WindowComputer
 from attnscope.engines.torch_setup import limit_threads
@@ -27,13 +26,6 @@ _GAIN = 1.05  # how much faster workers have to be
 _TEXTS = 1024  # of a trial at most
 _TOKEN = 1e-4  # seconds that a token takes beside its multiplications: a guess
 _RATE = 5e10  # multiplications in a second: a guess
-
-
-def check_workers(device: str) -> None:
-    """Refuse workers that could not share a model."""
-    if device not in ("cpu", "cuda"):
-        hint = f"remove it, or use {arg('device', 'cpu')}"
-        raise AttnscopeError(f"processes cannot share a model on {device}", where=arg("workers"), hint=hint)
 
 
 def choose_workers(
@@ -69,43 +61,33 @@ def choose_workers(
     return (workers, shared) if speed(shared.threads, workers) > _GAIN * single else (0, alone)
 
 
-class _Clock:
-    """Count the characters of computed groups (see windows.GroupStore) until the time is over.
-
-    With `encodes` it makes lines of records, as a worker does; a process alone leaves that to a thread.
-    """
-
-    def __init__(self, texts: list[Item], seconds: float, *, encodes: bool) -> None:
-        self._costs = {item.index: cost(item) for item in texts}
-        self._begun, self._seconds, self._encodes, self._done = time.perf_counter(), seconds, encodes, 0
-
-    @property
-    def speed(self) -> float:
-        return self._done / (time.perf_counter() - self._begun)
-
-    def take(self, indices: tuple[int, ...]) -> list[Record] | None:
-        return None
-
-    def keep(self, indices: tuple[int, ...], records: list[Record]) -> None:
-        """Count a group; OutOfTime if the time is over."""
-        if self._encodes:
-            for record in records:
-                encode(record)
-        self._done += sum(self._costs[index] for index in indices)
-        if time.perf_counter() - self._begun > self._seconds:
-            raise OutOfTime
-
-
 def _trial(
     work: TextWorker[Any], bounds: Grouping, holds: int, texts: list[Item], threads: int, seconds: float, encodes: bool
 ) -> float:
+    """Return the characters per second of computing groups until the time is over.
+
+    With `encodes` it makes lines of records, as a worker does; a process alone leaves that to a thread.
+    """
     limit_threads(threads)
+    costs, done, begun = {item.index: cost(item) for item in texts}, 0, time.perf_counter()
+
+    def run_group(indices: tuple[int, ...], compute: Callable[[], list[Record]]) -> list[Record]:
+        nonlocal done
+        records = compute()
+        if encodes:
+            for record in records:
+                encode(record)
+        done += sum(costs[index] for index in indices)
+        if time.perf_counter() - begun > seconds:
+            raise OutOfTime
+        return records
+
     computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
-    clock = _Clock(texts, seconds, encodes=encodes)
+    computer.run_group = run_group
     with suppress(OutOfTime):
         for window in computer.windows(texts):
-            computer.compute(window, 0, kept=clock)
-    return clock.speed
+            computer.compute(window, 0)
+    return done / (time.perf_counter() - begun)
 
 
 def _speed(trial: Callable[[], float], processes: int) -> float:

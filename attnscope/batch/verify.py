@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.batch.blocks import count_selected, select_items
+from attnscope.batch.blocks import SelectedItems
 from attnscope.batch.dump_reader import Dump, decoded
 from attnscope.batch.header import Header
 from attnscope.batch.parquet_sink import files_checksum, manifest_path, part_files, verify_folder
@@ -47,9 +47,8 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
             what = "has changed since, or is another file than" if now.records == facts.records else "differs from"
             message = f"{what} the input of {path} ({facts.records:,} texts, SHA-256 {facts.sha256[:12]}…)"
             raise AttnscopeError(message, where=name, hint=_OTHER)
-        total = count_selected(given.costs, settings, dump.header.grouping)
-        counts = Counter[str]()
-        texts = select_items(given.items(), settings, dump.header.grouping)
+        selected, counts = SelectedItems(given, settings), Counter[str]()
+        total, texts = selected.count(dump.header.grouping), selected.select(dump.header.grouping)
         for record in records:
             item = next(texts, None)
             if item is None:

@@ -48,14 +48,8 @@ class TextWorker(Protocol[T]):
         """
 
 
-class GroupStore(Protocol):
-    """Storage of computed groups until their window is complete, by the numbers of their texts."""
-
-    def take(self, indices: tuple[int, ...]) -> list[Record] | None:
-        """Return the records of a group that was computed before; None if it was not."""
-
-    def keep(self, indices: tuple[int, ...], records: list[Record]) -> None:
-        """Keep the records of a group."""
+# Computes a group, given the numbers of its texts and the function that does it; an exception of it ends the window.
+GroupRunner = Callable[[tuple[int, ...], Callable[[], list[Record]]], list[Record]]
 
 
 class OutOfTime(Exception):
@@ -119,6 +113,7 @@ class WindowComputer(Generic[T]):
     def __init__(self, work: TextWorker[T], bounds: Grouping, *, holds: int, needs_all_records: bool) -> None:
         self._work, self._bounds, self._holds, self._needs_all = work, bounds, holds, needs_all_records
         self.partial, self.suspects = PartialWindow(), Suspects()
+        self.run_group: GroupRunner = lambda indices, compute: compute()
 
     def windows(self, items: Iterable[Item]) -> "Iterator[TextWindow[T]]":
         """Yield the windows of some blocks of the input."""
@@ -126,7 +121,7 @@ class WindowComputer(Generic[T]):
         values = tokens = 0
         bounds = self._bounds
         for item in items:
-            ready = self._prepared(item)
+            ready = self._prepare(item)
             size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
             full = values + size.values > bounds.window or 0 < bounds.window_tokens < tokens + size.longest
             if items_of and (full or len(items_of) == MAX_WINDOW_RECORDS or item.block != items_of[-1].block):
@@ -140,29 +135,18 @@ class WindowComputer(Generic[T]):
         if items_of:
             yield TextWindow(items_of, ready_of, sizes)
 
-    def _prepared(self, item: Item) -> "T | Record":
+    def _prepare(self, item: Item) -> "T | Record":
         if item.text is None:
             return record_of(item, "failed", error=str(item.error))
         try:
-            ready = self._work.prepare(item)
+            return self._work.prepare(item)
         except AttnscopeError as e:
             return record_of(item, "failed", error=_without_location(e, item))
-        return ready
 
     def compute(
-        self,
-        window: TextWindow[T],
-        done: int,
-        on_records: Callable[[list[Record]], None] = lambda records: None,
-        on_group: Callable[[list[int]], None] = lambda indices: None,
-        kept: "GroupStore | None" = None,
+        self, window: TextWindow[T], done: int, on_records: Callable[[list[Record]], None] = lambda records: None
     ) -> WindowRecords:
-        """Compute the last records of a window.
-
-        Args:
-            on_group: Called with the numbers of the texts that are computed next, and with none before a text
-                is tried again; its exceptions end the window.
-        """
+        """Compute the last records of a window."""
         first = 0 if self._needs_all else done
         by_place = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
         places = [place for place in range(len(window.items)) if place not in by_place]
@@ -184,7 +168,7 @@ class WindowComputer(Generic[T]):
                 continue
             if max(chosen) >= first:
                 self._check_room([window.sizes[place].values for place in chosen], self._holds)
-                by_group[number] = self._group_records(window, chosen, seconds, on_group, kept)
+                by_group[number] = self._group_records(window, chosen, seconds)
                 by_place |= dict(zip(chosen, by_group[number], strict=True))
             report_progress()
         report_progress()  # of those that were skipped or failed, too
@@ -203,57 +187,31 @@ class WindowComputer(Generic[T]):
             hint = f"run the same command with more free memory, or {again}"
             raise AttnscopeError(message, hint=hint)
 
-    def _group_records(
-        self,
-        window: TextWindow[T],
-        chosen: list[int],
-        seconds: dict[int, float],
-        on_group: Callable[[list[int]], None],
-        kept: "GroupStore | None",
-    ) -> list[Record]:
+    def _group_records(self, window: TextWindow[T], chosen: list[int], seconds: dict[int, float]) -> list[Record]:
         """Compute a group's records; texts that may have ended a process run alone first, or are given up."""
         indices, suspects = {window.items[place].index for place in chosen}, self.suspects
         divided = not indices.isdisjoint(suspects.apart) or not indices.isdisjoint(suspects.failed)
         if len(chosen) > 1 and (divided or not indices.isdisjoint(suspects.alone)):
             singles = sorted(chosen, key=lambda place: self._start_time(window, [place]))
-            records = self._part_records(window, [[place] for place in singles], seconds, on_group, kept)
+            by_place = {place: self._run_together(window, [place], seconds)[0] for place in singles}
             if divided:
-                by_place = dict(zip(singles, records, strict=True))
                 return [by_place[place] for place in chosen]
-        return self._part_records(window, [chosen], seconds, on_group, kept)
+        return self._run_together(window, chosen, seconds)
 
-    def _part_records(
-        self,
-        window: TextWindow[T],
-        parts: list[list[int]],
-        seconds: dict[int, float],
-        on_group: Callable[[list[int]], None],
-        kept: "GroupStore | None",
-    ) -> list[Record]:
-        finished = list[Record]()
-        for part in parts:
-            item = window.items[part[0]]
-            if item.index in self.suspects.failed:
-                finished.append(record_of(item, "failed", error=self.suspects.failed[item.index]))
-                continue
-            key = tuple(window.items[place].index for place in part)
-            if kept is not None and (records := kept.take(key)) is not None:
-                finished += records
-                continue
-            if (start := self._start_time(window, part)) > 0:
-                on_group([])
-                self._work.warm_up()
-                time.sleep(max(0.0, start - time.monotonic()))
-            on_group(list(key))
+    def _run_together(self, window: TextWindow[T], places: list[int], seconds: dict[int, float]) -> list[Record]:
+        items = [window.items[place] for place in places]
+        if items[0].index in self.suspects.failed:
+            return [record_of(items[0], "failed", error=self.suspects.failed[items[0].index])]
+
+        def compute() -> list[Record]:
             begun = time.perf_counter()
-            records = self._process([(window.items[place], window.ready[place]) for place in part])
-            if kept is not None:
-                kept.keep(key, records)
-            finished += records
-            took = time.perf_counter() - begun
-            tokens = sum(window.sizes[place].longest for place in part)
-            seconds |= {window.items[p].index: took * window.sizes[p].longest / max(1, tokens) for p in part}
-        return finished
+            records = self._process(list(zip(items, (window.ready[place] for place in places), strict=True)))
+            took, lengths = time.perf_counter() - begun, [window.sizes[place].longest for place in places]
+            for item, length in zip(items, lengths, strict=True):
+                seconds[item.index] = took * length / max(1, sum(lengths))
+            return records
+
+        return self.run_group(tuple(item.index for item in items), compute)
 
     def _process(self, group: "list[tuple[Item, T | Record]]") -> list[Record]:
         """Compute a group's records; if one text fails, compute each text alone, or halves if a GPU is full."""

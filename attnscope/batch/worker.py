@@ -27,10 +27,9 @@ from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.request.spans import SpanRange, parse_spans, ranges_of
-from attnscope.run.chats import render_text
 from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
-from attnscope.run.record_plan import make_record_spec
+from attnscope.run.rendering import render_text
 from attnscope.run.session import Session, attend, new_window, prepare
 from attnscope.run.text_plan import TextPlan, plan_text
 from attnscope.studies.ablate.per_text import cut_effects, span_effects
@@ -152,9 +151,8 @@ class ModelWorker:
         values = count_values(self._settings, self._units, shown, self._source.config.d_value, spans)
         tokens = len(text_plan.tokens)
         beside = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES if self._cuts else 0
-        beside += (
-            PARTS["spans"].beside(_span_sizes(self._units, tokens, spans)) if "spans" in self._settings.keep else 0
-        )
+        if "spans" in self._settings.keep:
+            beside += PARTS["spans"].beside(Quantities(texts=1, units=self._units, sources=tokens, spans=spans))
         size = TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside)
         if "span_effects" not in self._settings.keep:
             return PreparedText(item, text_plan, size)
@@ -219,7 +217,7 @@ class ModelWorker:
 
     def _record_spec(self, plan: RunPlan) -> RecordSpec:
         return replace(
-            make_record_spec(plan),
+            plan.record_spec(),
             parts=self._settings.keep,
             measures=MEASURES[self._settings.by],
             pool=self._settings.pool,
@@ -236,11 +234,6 @@ def own_spans(item: Item) -> tuple[SpanRange, ...]:
     if isinstance(given, msgspec.Raw | str):
         given = parse_json(bytes(given) if isinstance(given, msgspec.Raw) else given.encode(), "spans")
     return ranges_of(given, "spans")
-
-
-def _span_sizes(units: int, tokens: int, spans: int) -> Quantities:
-    nothing = dict.fromkeys(("rows", "counted", "cells", "top", "measures", "statistics", "pool"), 0)
-    return Quantities(texts=1, units=units, sources=tokens, spans=spans, **nothing)
 
 
 def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...] | None:

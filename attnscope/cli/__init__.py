@@ -54,7 +54,11 @@ def _run(argv: list[str]) -> int:
         command.main(argv, prog_name="attnscope")
     try:
         with command.make_context("attnscope", argv) as context:
-            _check_working_folder()
+            try:
+                os.getcwd()
+            except FileNotFoundError as e:
+                # MKL would end the process with an unclear message.
+                raise AttnscopeError("the working directory was removed", hint="change to an existing directory") from e
             command.invoke(context)
     except typer.Exit as e:
         return e.exit_code
@@ -69,14 +73,6 @@ def _command(name: str | None) -> Any:
     from attnscope.cli.app import build_app
 
     return typer.main.get_command(build_app(name))
-
-
-def _check_working_folder() -> None:
-    """Refuse to run in a removed working directory: MKL would end the process with an unclear message."""
-    try:
-        os.getcwd()
-    except FileNotFoundError as e:
-        raise AttnscopeError("the working directory was removed", hint="change to an existing directory") from e
 
 
 def _report_error(error: BaseException) -> int:
@@ -125,7 +121,7 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
     from typer import TyperException
 
     if isinstance(error, TyperException):
-        from attnscope.cli.usage import to_usage_error
+        from attnscope.cli.help import to_usage_error
 
         return to_usage_error(error)
     return None

@@ -9,7 +9,7 @@ import typer
 
 from attnscope.base.errors import AttnscopeError, Exit, UsageError, arg
 from attnscope.base.system.escape import escape_control
-from attnscope.base.system.shutdown import at_signal
+from attnscope.base.system.signals import at_signal
 from attnscope.batch.formats import DUMPS, format_of
 from attnscope.cli.batch_progress import progress
 from attnscope.cli.parameters import Given
@@ -107,7 +107,6 @@ def _writer(name: str, given: Given) -> "Callable[..., Summary]":
 
 
 def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given) -> None:
-    """Print the state of a dump after a signal, and how to resume it."""
     if given.quiet or str(given.output) == "-" or given.output.suffix == ".json":
         return
     if not begun:
@@ -221,7 +220,6 @@ def _is_table_folder(given: Given) -> bool:
 
 
 def _print_status(output: Path, *, folder: bool) -> None:
-    """Print the progress of a dump."""
     from attnscope.batch.parquet_sink import manifest_path
     from attnscope.batch.parts import describe_status, gather_parts_of
     from attnscope.batch.remote import url_of
@@ -252,7 +250,6 @@ def _check_spans(given: Given, parts: Sequence[str]) -> None:
 
 
 def _write_with_ray(order: "DumpConfig", given: Given, name: str, *, resumes: bool) -> None:
-    """Write a dump with actors of Ray."""
     from attnscope.batch.ray_shards import RayConfig, write_with_ray
 
     _check_shared(name, given, "actors", "ray", resumes=resumes)
@@ -277,7 +274,6 @@ def _check_shared(name: str, given: Given, who: str, option: str, *, resumes: bo
 
 
 def _print_script(name: str, given: Given, *, resumes: bool, tables: bool) -> None:
-    """Print a job array that writes the parts of a dump."""
     from attnscope.cli.slurm_script import slurm_script
 
     _check_shared(name, given, "the tasks of an array", "sbatch", resumes=resumes)
@@ -287,7 +283,6 @@ def _print_script(name: str, given: Given, *, resumes: bool, tables: bool) -> No
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:
-    """Print the failures and the summary of a dump."""
     from attnscope.batch.remote import shown
 
     name = "standard input" if name == "-" else name

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import JSON_FILE, UsageError, arg
-from attnscope.cli.parameters import Given
-from attnscope.cli.sides import Several, Sides
+from attnscope.cli.parameters import Given, Several, Sides
 from attnscope.request.options import COMPARE, SHOW
 from attnscope.request.selection import ALL, PAGE, PRINTED, WALKED, join_label
 

@@ -1,6 +1,6 @@
 """Values for shell completion."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from attnscope.request.arguments import STAGES
@@ -36,18 +36,14 @@ def masks(incomplete: str) -> list[str]:
 
 def stages(incomplete: str) -> list[str]:
     """Complete stages, also after a comma, or `none`."""
-    done, comma, last = incomplete.rpartition(",")
-    used = done.split(",")
-    known = STAGES if comma else (*STAGES, "none")
-    return [f"{done}{comma}{stage}" for stage in known if stage.startswith(last) and stage not in used]
+    return _listed(STAGES if "," in incomplete else (*STAGES, "none"), incomplete)
 
 
 def roles(incomplete: str) -> list[str]:
     """Complete roles of heads, also after a comma."""
     from attnscope.findings.head_roles import ROLES
 
-    done, comma, last = incomplete.rpartition(",")
-    return [f"{done}{comma}{role}" for role in ROLES if role.startswith(last) and role not in done.split(",")]
+    return _listed(ROLES, incomplete)
 
 
 def measures(incomplete: str) -> list[str]:
@@ -66,11 +62,13 @@ def rollout_measures(incomplete: str) -> list[str]:
 
 def words(*known: str) -> Callable[[str], list[str]]:
     """Return a completion out of fixed words."""
+    return lambda incomplete: _starting(list(known), incomplete)
 
-    def complete(incomplete: str) -> list[str]:
-        return _starting(list(known), incomplete)
 
-    return complete
+def _listed(known: Iterable[str], incomplete: str) -> list[str]:
+    """Complete the last of some words that commas separate, none of them twice."""
+    done, comma, last = incomplete.rpartition(",")
+    return [f"{done}{comma}{word}" for word in known if word.startswith(last) and word not in done.split(",")]
 
 
 def _starting(known: list[str], incomplete: str) -> list[str]:

@@ -34,7 +34,6 @@ def convert(given: Given) -> None:
 
 
 def _page(given: Given) -> tuple[int, str]:
-    """Write a page; return its size, and a description of its content."""
     from attnscope.base.files.atomic import check_not_read, check_target, write_atomic
     from attnscope.batch.page import page_of
 

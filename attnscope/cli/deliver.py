@@ -193,7 +193,8 @@ def console(color: str) -> "Console":
     plain = color == "never" or (color == "auto" and not wants_color(sys.stdout))
     return Console(
         file=sys.stdout,
-        width=_width(),
+        # COLUMNS, else the terminal's width, else 80
+        width=_named_width() or _bounded(shutil.get_terminal_size((80, 24)).columns),
         color_system=None if plain else "auto",
         force_terminal=not plain,
         # Otherwise, rich lets NO_COLOR take the colours of --color always.
@@ -202,11 +203,6 @@ def console(color: str) -> "Console":
         emoji=False,
         highlight=False,
     )
-
-
-def _width() -> int:
-    """Return the width to draw at: COLUMNS, else the terminal's width, else 80."""
-    return _named_width() or _bounded(shutil.get_terminal_size((80, 24)).columns)
 
 
 def _named_width() -> int | None:

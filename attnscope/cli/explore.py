@@ -57,7 +57,6 @@ def explore(given: Given) -> None:
 
 
 def _check_terminal() -> None:
-    """Refuse to draw if no terminal would show it."""
     if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb", "unknown"):
         hint = "use attnscope run, compare or heads to print"
         raise AttnscopeError("explore needs a terminal that can be drawn on (standard error, and TERM)", hint=hint)
@@ -155,7 +154,6 @@ def _actions(path: Path | None) -> "tuple[KeyAction, ...]":
 
 
 def _begin(given: Given) -> Any:
-    """Return the named place to begin."""
     from attnscope.request.selection import join_label
     from attnscope.views.walk.place import Begin
     from attnscope.views.walk.scene import WalkCut

@@ -1,22 +1,27 @@
-"""Help texts of the commands as plain text; Rich would double the time and draw boxes around what one copies."""
+"""Our parts of Typer's commands: plain help, values without pydantic, and usage errors of one line with hints.
+
+Rich would double the time of help and draw boxes around what one copies. Importing pydantic, which Typer would set up
+for every option, takes a tenth of the time of `import torch`, and most values are strings, or read by our own parsers.
+"""
 
 import inspect
+import shlex
 import sys
-from typing import Any
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, get_args, get_origin
 
 from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
-from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.base.errors import UsageError, arg, did_you_mean, nearest
 from attnscope.cli.parameters import WORDS
-from attnscope.cli.plain_values import take_plain_values
 from attnscope.cli.process import wants_color
-from attnscope.cli.usage import extra_arguments, refuse_option_as_value
 from attnscope.request.arguments import with_ray_address
+from attnscope.request.options import COMMANDS
 
 
 def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
-    """Write usage, description, commands, options by group, and examples."""
     _style_headings(ctx, formatter)
     self.format_usage(ctx, formatter)
     self.format_help_text(ctx, formatter)
@@ -130,7 +135,6 @@ _GLOSSARIES = {"heads": ("Roles", _roles)}  # sections that the help of a comman
 
 
 def _style_headings(ctx: Any, formatter: Any) -> None:
-    """Print bold headings if there is colour."""
     # Otherwise escapes are removed if standard output is no terminal.
     ctx.color = wants_color(sys.stdout)
     if not ctx.color:
@@ -140,3 +144,93 @@ def _style_headings(ctx: Any, formatter: Any) -> None:
         formatter.write(f"{'':>{formatter.current_indent}}\x1b[1m{heading}\x1b[0m\n")
 
     formatter.write_heading = write_heading
+
+
+def to_usage_error(error: TyperException) -> UsageError:
+    """Return Typer's usage error as a UsageError, on one line and with a hint."""
+    context: Any = getattr(error, "ctx", None)
+    if hasattr(error, "possibilities"):
+        # Only the error about an unknown option has them.
+        name = str(getattr(error, "option_name", ""))
+        return UsageError(f"no such option '{name}'", hint=_near(name, context))
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return UsageError(message[:1].lower() + message[1:], hint=_see_help(context))
+
+
+def extra_arguments(words: Sequence[str], context: Any) -> UsageError:
+    """Return the error about arguments that the command does not take."""
+    names = {p.name: p.param_type_name for p in context.command.params}
+    extra = " ".join(words)
+    hint = _see_help(context)
+    if "text" in names:
+        hint = 'put quotation marks around a text: "The bank by the river"'
+    elif "model" in names and "argument" not in names.values():
+        command = f"{context.command_path} --model {shlex.quote(extra)}"
+        hint = f"name a model with {arg('model')}: {command}"
+    return UsageError(f"unexpected extra argument: {extra}", hint=hint)
+
+
+def refuse_option_as_value(parameters: Sequence[Any], words: Sequence[str]) -> None:
+    """Refuse an option in the place of the value of another, such as `--chat --layer 3`."""
+    options = {name: parameter for parameter in parameters for name in parameter.opts if name.startswith("-")}
+    typed = words[: words.index("--")] if "--" in words else words
+    for word, following in pairwise(typed):
+        if word in options and not options[word].is_flag and following.partition("=")[0] in options:
+            value = options[word].metavar
+            hint = f"use {word} {value}, or {word}={following} if that is meant"
+            raise UsageError(f"needs {value}, but {following} follows", where=word, hint=hint)
+
+
+def _near(option: str, context: Any) -> str:
+    names = [name for p in context.command.get_params(context) for name in p.opts] if context else []
+    others = [name for name, options in COMMANDS.items() if any(option == other.spelled for other in options)]
+    if others and context:
+        *most, last = others
+        return f"it is an option of {', '.join(most)}{' and ' * bool(most)}{last}"
+    near = nearest(option, [name for name in names if name.startswith("--")])
+    if near is None:
+        return f"{_see_help(context)}; put -- before a text that starts with '-'"
+    return f"did you mean '{near}'?"
+
+
+def _see_help(context: Any) -> str:
+    return f"see {context.command_path if context else 'attnscope'} --help"
+
+
+def take_plain_values(parameters: Sequence[Any]) -> None:
+    """Let the parameters of a command take plain values themselves; nothing happens under another version of Typer."""
+    for parameter in parameters:
+        if getattr(parameter, "_runtime_param", "") is None:
+            parameter._runtime_param = _PlainValues(parameter)
+
+
+class _PlainValues:
+    """Typer's coercion of one parameter, which it asks for `_runtime_param.coerce`."""
+
+    def __init__(self, parameter: Any) -> None:
+        self._descriptor = parameter.type_descriptor
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the value of a parameter as its annotation says."""
+        several = param.multiple or param.nargs == -1
+        if value is None:
+            return () if several else None
+        annotation = self._descriptor.annotation
+        try:
+            if get_origin(annotation) is list and isinstance(value, (list, tuple)):
+                return [self._one(item, get_args(annotation)[0]) for item in value]
+            if not several:
+                return self._one(value, annotation)
+        except ValueError:
+            pass  # refused, or not plain
+        from typer._coercion import build_runtime_param
+
+        return build_runtime_param(self._descriptor).coerce(value, param=param, ctx=ctx)
+
+    def _one(self, value: Any, annotation: Any) -> Any:
+        info = self._descriptor.parameter_info
+        if info.parser is not None:
+            return info.parser(value)
+        if annotation is str and isinstance(value, str):
+            return value
+        raise ValueError("not plain")

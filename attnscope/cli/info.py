@@ -49,7 +49,6 @@ def info(given: Given) -> None:
 
 
 def _refuse_beside_list(given: Given) -> None:
-    """Refuse options that describe one model, beside a list of all; a model in the environment is ignored."""
     for name in (*(option.name for option in COMPLETE_MODEL), "cost"):
         ignored = name == "model" and given.model == os.environ.get("ATTNSCOPE_MODEL")
         if getattr(given, name) and not ignored:

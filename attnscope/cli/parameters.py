@@ -3,7 +3,7 @@
 import inspect
 import os
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -79,7 +79,10 @@ def _format(format: str | None, *, json: bool) -> str | None:
 
 
 def _parameter(command: str, option: Option) -> inspect.Parameter:
-    shown: dict[str, Any] = {"help": _spell_help(command, option.help), "rich_help_panel": option.group}
+    # Help names other options and formats.
+    named = {name for _, name, _, _ in string.Formatter().parse(option.help) if name}
+    text = option.help.format(**{name: _spelled(command, name) for name in named})
+    shown: dict[str, Any] = {"help": text, "rich_help_panel": option.group}
     if option.argument:
         declared: Any = typer.Argument(
             metavar=option.metavar, parser=option.read, autocompletion=_completion(option), **shown
@@ -113,12 +116,6 @@ def _completion(option: Option) -> Callable[[str], list[str]] | None:
     return complete
 
 
-def _spell_help(command: str, text: str) -> str:
-    """Replace names of options and formats in the help of an option of this command."""
-    names = {name for _, name, _, _ in string.Formatter().parse(text) if name}
-    return text.format(**{name: _spelled(command, name) for name in names})
-
-
 def _spelled(command: str, name: str) -> str:
     from attnscope.batch.formats import DUMP_FORMATS, DUMPS, TABLES
 
@@ -143,3 +140,31 @@ def _spelled(command: str, name: str) -> str:
         return formats[name]()
     every = (option for options in (options_of(command), *COMMANDS.values()) for option in options)
     return next(option.spelled for option in every if option.name == name)
+
+
+Several = Mapping[str, list[Any]]  # option to its values, of those that were given
+
+
+class Sides:
+    """The values of options that may be given for every side."""
+
+    def __init__(self, given: Given, options: Iterable[Option]) -> None:
+        self._given = given
+        self._options = {option.name: option for option in options if option.several == "compared"}
+        self.several: Several = {name: values for name in self._options if (values := getattr(given, name))}
+
+    def axis(self) -> tuple[str, list[Any]] | None:
+        """Return the option that was given several times, with its values; None if there is none."""
+        repeated = {name: values for name, values in self.several.items() if len(values) > 1}
+        if len(repeated) > 1:
+            names = " and ".join(self._options[name].spelled for name in repeated)
+            raise UsageError(f"{names} are given more than once", hint="repeat only one of them")
+        return next(iter(repeated.items()), None)
+
+    def side(self, axis: str | None = None, value: Any = None) -> Given:
+        """Return the typed options with one value each: the first, and `value` for `axis`."""
+        side = Given(**vars(self._given))
+        for name, option in self._options.items():
+            default = option.read(option.default) if option.read and option.default is not None else option.default
+            setattr(side, name, value if name == axis else self.several.get(name, [default])[0])
+        return side

@@ -13,7 +13,7 @@ from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.escape import escape_control
-from attnscope.base.system.shutdown import defer_signals
+from attnscope.base.system.signals import defer_signals
 
 # Read by transformers when it is imported: no request to the network, and no output on standard error.
 _QUIET_OFFLINE = {

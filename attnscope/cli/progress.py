@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from attnscope.base.system.escape import escape_control
-from attnscope.base.system.shutdown import at_signal
+from attnscope.base.system.signals import at_signal
 
 _PATIENCE = 0.5  # seconds that a step may take before a bar appears: for less it would only flicker
 _START = 2.5  # the same before the first step, where importing torch takes more than a second at the best of times

@@ -1,8 +1,15 @@
 """The command `attnscope run`: show the matrices and top contributors of a text."""
 
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
 from attnscope.request.selection import PAGE, PRINTED, WALKED
+
+if TYPE_CHECKING:
+    from attnscope.findings.predictions import Prediction
 
 EXAMPLES = """
 attnscope run "The bank by the river"
@@ -64,11 +71,10 @@ def run(given: Given) -> None:
         else:
             session = None
             if streamed:
-                from attnscope.cli.generated_rows import generated_rows
                 from attnscope.run.session import Session
 
                 session = Session(config.texts, on_progress)
-                session.on_generated = generated_rows(given, on_progress, len(config.texts) > 1)
+                session.on_generated = _generated_rows(given, on_progress, len(config.texts) > 1)
             report = reporter(config)(config, on_progress, session)
     shown = {"ids": given.ids, "percent": given.percent, "least": given.least, "streamed": streamed}
     deliver(report, given, None, every_head, brief="stages" not in given.typed, **shown)
@@ -82,7 +88,6 @@ def _stages(given: Given, *, page: bool, table: bool) -> dict[str, tuple[str, ..
 
 
 def _check_printed(given: Given) -> None:
-    """Refuse --ids if it would have no effect, and options without effect beside --words."""
     if given.words:
         _check_words(given)
     if given.ids and (given.output is not None or given.format == "json"):
@@ -91,7 +96,6 @@ def _check_printed(given: Given) -> None:
 
 
 def _check_words(given: Given) -> None:
-    """Refuse measures, stages and norms that words do not have."""
     where = arg("words")
     if given.measure != "weights":
         hint = f"remove {arg('words')} or {arg('measure')}"
@@ -110,3 +114,31 @@ def _check_words(given: Given) -> None:
         )
     if given.by in ("value", "projected"):
         raise UsageError("ranks words by weight", where=where, hint=f"remove {arg('words')} or {arg('by', given.by)}")
+
+
+def _generated_rows(given: Given, progress: Any, several: bool) -> "Callable[[int, Prediction], None]":
+    """Return a function that prints a line for a new token at once, on a terminal as in a pipe.
+
+    Args:
+        progress: The bar on standard error, which would be drawn over the lines; None if there is none.
+        several: Whether there are several texts, so that their numbers are printed.
+    """
+    from attnscope.cli.deliver import console
+    from attnscope.studies.screens.predictions import GENERATED, generated_row
+    from attnscope.views.parts import GAP, paragraph
+    from attnscope.views.spans import Span
+    from attnscope.views.terminal import draw
+
+    screen, seen = console(given.color), set[int]()
+
+    def show(text: int, prediction: "Prediction") -> None:
+        if progress is not None:
+            progress.pause()
+        if text not in seen:
+            named = [paragraph((Span(f"text {text}", "bold"),))] if several else []
+            draw([*([GAP] if seen else []), *named, *GENERATED], screen)
+            seen.add(text)
+        draw([generated_row(prediction)], screen)
+        sys.stdout.flush()
+
+    return show

@@ -136,7 +136,6 @@ def read_lines(path: Path, context: str | None = None, *, quiet: bool) -> "tuple
 
 
 def _refuse_texts(given: Any, option: str, reason: str, *more: str) -> None:
-    """Refuse texts beside an option that brings its own."""
     for name in ("text", "file", "pair", "context", "keep_newline", *more):
         if getattr(given, name, None):
             message = f"{arg(option)} and {arg(name)} cannot be used together"
@@ -154,7 +153,6 @@ def _read_json(named: str, *, quiet: bool) -> tuple[str, Any]:
 
 
 def _chat(given: Any) -> "TextInput":
-    """Return the messages that `--chat` names."""
     from attnscope.request.chat import chat_of
     from attnscope.request.run_config import TextInput
 
@@ -164,7 +162,6 @@ def _chat(given: Any) -> "TextInput":
 
 
 def _given_ids(given: Any) -> "tuple[TextInput, ...]":
-    """Return texts that are given as token ids."""
     from attnscope.request.given_ids import read_ids
     from attnscope.request.run_config import TextInput
 
@@ -176,7 +173,6 @@ def _given_ids(given: Any) -> "tuple[TextInput, ...]":
 
 
 def _given_texts(given: Any) -> "tuple[TextInput, ...]":
-    """Return the texts of given queries and keys."""
     from attnscope.engines.arrays.making import from_file
 
     _refuse_texts(given, "qkv", "the tokens are in the file")

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from typer import Exit
 
 from attnscope.base.errors import Exit as Failed
-from attnscope.cli.parameters import Given
-from attnscope.cli.sides import Sides
+from attnscope.cli.parameters import Given, Sides
 from attnscope.studies.registry import call_of, options_of
 from attnscope.studies.study import Call, Request, StudyCommand, imported
 

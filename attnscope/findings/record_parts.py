@@ -37,13 +37,13 @@ class Quantities:
     texts: int
     units: int  # number of layers and heads, or means over them, of one text
     sources: int  # number of tokens of the longest text
-    rows: int  # number of rows whose matrices and contributors are kept, over all texts and units
-    counted: int  # number of rows whose statistics are kept, over all texts and units
-    cells: int  # number of matrix cells, over all texts, units and stages
-    top: int  # number of contributors per row
-    measures: int  # number of measures of a contributor
-    statistics: int  # number of statistics of a row
-    pool: int  # number of runs of a pooled map; 0 for no map
+    rows: int = 0  # number of rows whose matrices and contributors are kept, over all texts and units
+    counted: int = 0  # number of rows whose statistics are kept, over all texts and units
+    cells: int = 0  # number of matrix cells, over all texts, units and stages
+    top: int = 0  # number of contributors per row
+    measures: int = 0  # number of measures of a contributor
+    statistics: int = 0  # number of statistics of a row
+    pool: int = 0  # number of runs of a pooled map; 0 for no map
     place: int = 2  # float32s per position: two in memory (int64), one in a file
     spans: int = 0  # number of spans of a text; 0 for none
 

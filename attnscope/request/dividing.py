@@ -3,7 +3,6 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from attnscope.base.errors import NotInText, UsageError, arg, nearest
@@ -44,15 +43,6 @@ _ITEM = re.compile(r"[ \t]*(?:[-*•–]|\d+[.)])\s")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """A named range of characters of a text."""
-
-    name: str
-    start: int
-    end: int
-
-
 def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, truncated: bool = False) -> TextSpans:
     """Divide a text into spans.
 
@@ -83,7 +73,7 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
             kinds = SPAN_WORDS[:-1]
             of_pair = _pieces(text.pair, (), request) if request.division in kinds else []
             names = {piece.name for piece in pieces}
-            _assign(tokens, [_Piece(unique_name(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
+            _assign(tokens, [SpanRange(unique_name(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
     _fill_without_characters(tokens, owners)
     in_template = bool(text.turns)
     for position, (token, kind) in enumerate(zip(tokens, of_token, strict=True)):
@@ -133,7 +123,7 @@ def _by_ranges(
             if following.start < span.end:
                 place = f"{unit} {following.start} to {min(span.end, following.end)}"
                 raise _overlap(span.name, following.name, place)
-    _assign(tokens, [_Piece(span.name, span.start, span.end) for span in of_unit["characters"]], 0, owners)
+    _assign(tokens, of_unit["characters"], 0, owners)
     for span in of_unit["tokens"]:
         for position in range(span.start, min(span.end, len(tokens))):
             if owners[position] not in (None, span.name):
@@ -149,12 +139,12 @@ def _overlap(name: str, other: str, what: str) -> UsageError:
     return UsageError(f"spans '{name}' and '{other}' overlap ({what})", where=arg("spans"), hint=hint)
 
 
-def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list[_Piece]:
+def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list[SpanRange]:
     """Return the named ranges of a text; each runs up to the next, except that turns leave the template out."""
     if request.division == "turns":
         if not turns:
             raise not_in_chat()
-        return [_Piece(turn.name, turn.start, turn.end) for turn in turns]
+        return list(turns)
     if request.division == "marks":
         return _marked(text, request.marks)
     parts = [(turn.start, turn.end) for turn in turns] or [(0, len(text))]
@@ -167,12 +157,12 @@ def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list
         names = set[str]()
         words = [text[start:end].strip() for start, end in bounds]
         bare = [re.sub(r"^\W+|\W+$", "", word) or word for word in words]
-        return [_Piece(unique_name(word, names), start, end) for word, (start, end) in zip(bare, bounds, strict=True)]
+        return [SpanRange(unique_name(word, names), *ends) for word, ends in zip(bare, bounds, strict=True)]
     singular = request.division[:-1]
-    return [_Piece(f"{singular} {number}", start, end) for number, (start, end) in enumerate(bounds, 1)]
+    return [SpanRange(f"{singular} {number}", start, end) for number, (start, end) in enumerate(bounds, 1)]
 
 
-def _marked(text: str, marks: Sequence[str]) -> list[_Piece]:
+def _marked(text: str, marks: Sequence[str]) -> list[SpanRange]:
     """Begin a span at every occurrence of a mark; of two marks at one place, the longer counts."""
     starts: dict[int, str] = {}
     for mark in sorted(marks, key=len):
@@ -184,7 +174,7 @@ def _marked(text: str, marks: Sequence[str]) -> list[_Piece]:
         starts |= dict.fromkeys(places, mark)
     names, order = set[str](), sorted(starts)
     return [
-        _Piece(unique_name(starts[start].strip().rstrip(":").rstrip() or starts[start], names), start, end)
+        SpanRange(unique_name(starts[start].strip().rstrip(":").rstrip() or starts[start], names), start, end)
         for start, end in zip(order, [*order[1:], len(text)], strict=True)
     ]
 
@@ -226,7 +216,7 @@ def _ends_sentence(text: str, begin: int, match: "re.Match[str]") -> bool:
     return letter is None or not letter.group().islower() or letter.start() > 3
 
 
-def _assign(tokens: Sequence[Token], pieces: Sequence[_Piece], segment: int, owners: list[str | None]) -> None:
+def _assign(tokens: Sequence[Token], pieces: Sequence[SpanRange], segment: int, owners: list[str | None]) -> None:
     """Give each token that covers characters to the piece with most of them."""
     ordered = sorted(pieces, key=lambda piece: piece.start)
     starts = [piece.start for piece in ordered]
@@ -257,9 +247,8 @@ def _fill_without_characters(tokens: Sequence[Token], owners: list[str | None]) 
 
 
 def _mark_template(turns: Sequence[SpanRange], tokens: Sequence[Token], of_token: list[SpanKind]) -> None:
-    """Assign tokens of a chat that lie in no turn to the template."""
     owners: list[str | None] = [None] * len(tokens)
-    _assign(tokens, [_Piece(turn.name, turn.start, turn.end) for turn in turns], 0, owners)
+    _assign(tokens, turns, 0, owners)
     _fill_without_characters(tokens, owners)
     for position, kind in enumerate(of_token):
         if kind == "text" and owners[position] is None:
@@ -300,7 +289,6 @@ def _spans(
 
 
 def _characters(tokens: Sequence[Token], of_token: Sequence[int], count: int) -> list[list[CharacterRange]]:
-    """Return a range of characters for each run of a span's tokens."""
     ranges: list[list[CharacterRange]] = [[] for _ in range(count)]
     before: int | None = None
     for token, span in zip(tokens, of_token, strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.malloc import RETAINED_BLOCK
-from attnscope.base.system.threads import count_threads
+from attnscope.base.system.processor import count_threads
 from attnscope.findings.record_parts import RECORD_PARTS, Quantities, TileSize
 from attnscope.findings.row_statistics import STATISTICS, WITHIN
 from attnscope.request.masks.terms import Function, MaskTerm, leaves

@@ -48,7 +48,6 @@ def read_ids(given: Mapping[str, Any], where: str) -> list[GivenIds]:
 
 
 def _given(number: int, rows: Mapping[str, list[list[int]]], mask: Sequence[int], where: str) -> GivenIds:
-    """Return one row without its padding."""
     if not set(mask) <= {0, 1}:
         raise UsageError("has numbers other than 0 and 1", where=f"{where}: attention_mask", hint="use 0 for padding")
     if 1 not in mask:
@@ -72,7 +71,6 @@ def _given(number: int, rows: Mapping[str, list[list[int]]], mask: Sequence[int]
 
 
 def _rows(value: Any, where: str) -> list[list[int]]:
-    """Return rows of whole numbers that are 0 or more."""
     listed = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(listed, list | tuple) and listed and not isinstance(listed[0], list | tuple):
         listed = [listed]

@@ -1,8 +1,9 @@
 """Read one text per line from a file or standard input."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from attnscope.base.errors import AttnscopeError, listed
 from attnscope.base.files.reading import MB
@@ -38,14 +39,14 @@ def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
         raise AttnscopeError(f"cannot be read ({getattr(e, 'strerror', None) or e})", where=source) from e
 
 
-def _read_lines(file: BinaryIO, name: str) -> tuple[list[TextInput], list[str]]:
+def _read_lines(file: IO[bytes], name: str) -> tuple[list[TextInput], list[str]]:
     texts: list[TextInput] = []
     blank: list[int] = []
-    offset = number = 0
-    while line := file.readline(MAX_LINE + 1):
-        number += 1
-        text = _decode_line(line, f"{name}:{number}", offset)
-        offset += len(line)
+    number = 0
+    for number, start, line in read_lines(file):
+        utf16 = start == 0 and line is not None and line.startswith((b"\xff\xfe", b"\xfe\xff"))
+        hint = "it looks like UTF-16: save it as UTF-8" if utf16 else "save it as UTF-8"
+        text = decode_line(line, start, f"{name}:{number}", hint)
         if text.strip():
             texts.append(TextInput(text, where=f"{name}:{number}"))
         else:
@@ -58,20 +59,31 @@ def _read_lines(file: BinaryIO, name: str) -> tuple[list[TextInput], list[str]]:
     return texts, [f"{name}: {lines} {listed([*map(str, blank)], 5)} skipped: blank"]
 
 
-def _decode_line(line: bytes, where: str, offset: int) -> str:
-    """Return one line without its line end, and without a byte order mark at the start of the file."""
-    if len(line) > MAX_LINE:
-        raise AttnscopeError(
-            f"the line is longer than {MAX_LINE:,} bytes", where=where, hint="split it into several texts"
-        )
+def read_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield number (from 1), first byte and content of every line, without its end; None if it is too long."""
+    offset = number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE and not line.endswith(b"\n"):
+            # Its end is only looked for by those who go on: a device may be endless.
+            yield number, offset, None
+            size = len(line)
+            while (more := file.readline(1 << 20)) and not more.endswith(b"\n"):
+                size += len(more)
+            offset += size + len(more)
+            continue
+        start, offset = offset, offset + len(line)
+        yield number, start, line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def decode_line(line: bytes | None, start: int, where: str | None = None, hint: str = "convert it to UTF-8") -> str:
+    """Return a line's text; a byte order mark at the start of the file is taken off."""
+    if line is None:
+        message = f"the line is longer than {MAX_LINE:,} bytes"
+        raise AttnscopeError(message, where=where, hint="split it into several texts")
     try:
         text = line.decode()
     except UnicodeDecodeError as e:
-        message = (
-            f"byte 0x{line[e.start]:02x} at byte {e.start} of the line ({offset + e.start} of the file) is not UTF-8"
-        )
-        utf16 = offset == 0 and line.startswith((b"\xff\xfe", b"\xfe\xff"))
-        hint = "it looks like UTF-16: save it as UTF-8" if utf16 else "save it as UTF-8"
-        raise AttnscopeError(message, where=where, hint=hint) from e
-    text = text.removesuffix("\n").removesuffix("\r")
-    return text.removeprefix("\ufeff") if offset == 0 else text
+        at = f"byte {e.start} of the line ({start + e.start} of the file)"
+        raise AttnscopeError(f"byte 0x{line[e.start]:02x} at {at} is not UTF-8", where=where, hint=hint) from e
+    return text.removeprefix("\ufeff") if start == 0 else text

@@ -5,13 +5,10 @@ from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
-from attnscope.base.system.threads import count_threads
 from attnscope.checkpoints.source import ModelSource
-from attnscope.request.estimate import MemoryDemand
-from attnscope.request.masks.expression import used_mask
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL
-from attnscope.run.plan import SHORTER, RunPlan, plan_for_texts, spare_memory
+from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, spare_memory
 from attnscope.run.text_plan import TextPlan
 
 _AT_ONCE = 2048  # largest number of tokens in a pass, padding included, unless one sequence has more
@@ -45,27 +42,11 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
         run: The request; its layers, heads, rows and columns are ignored.
         kept: Bytes of the recorders and of their results.
     """
-    c = source.config
     every = [text for group in groups for text in group]
     run = replace(run, layer=ALL, head=ALL, query=None, key=None, stages=(), top=0)
     plan = plan_for_texts(run, source, every)
-    sides = [(text.tokens, text.context or text.encoder_tokens or ()) for text in every]
-    longest = max(len(side) for both in sides for side in both)
-    demand = MemoryDemand(
-        layers=c.n_layers,
-        batch=max(map(len, groups)),
-        tokens=longest,
-        characters=sum(len(text.text) for text in run.texts),
-        cells=0,
-        rows=0,
-        top=0,
-        heads=c.n_heads,
-        words=source.tokenizer.name == "words",
-        n_merges=source.tokenizer.n_merges,
-        copied_elements=source.copied_elements,
-        tiled_queries=longest,
-        masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(c.n_layers)),
-        threads=run.threads or count_threads(),
-    )
+    demand = memory_demand(plan)
+    demand = changed(demand, batch=max(map(len, groups)), tiled_queries=demand.tokens, units=1)
+    demand = changed(demand, rows=0, cells=0, drawn=0, pool=0, predicted=0)
     _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept}, (SHORTER,))
     return [changed(plan, text_plans=list(group), stream_reason=stream_reason, memory=memory) for group in groups]

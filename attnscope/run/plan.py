@@ -13,14 +13,15 @@ from attnscope.base.files.mask_files import read_mask
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.gpu import cuda_device, gpu_memory, tile_bytes
-from attnscope.base.system.threads import count_threads
+from attnscope.base.system.processor import count_threads
 from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.record_parts import reported_parts
 from attnscope.findings.run import STAGES
 from attnscope.findings.spans import KEPT_ROWS
 from attnscope.findings.tokens import Token
 from attnscope.request.estimate import MemoryDemand, estimate_memory
 from attnscope.request.masks.expression import mask_files, used_mask
-from attnscope.request.masks.terms import Hidden, MaskTerm, Own
+from attnscope.request.masks.terms import Hidden, MaskTerm
 from attnscope.request.memory import (
     DTYPE_BYTES,
     MemoryBound,
@@ -32,10 +33,17 @@ from attnscope.request.memory import (
     require_memory,
 )
 from attnscope.request.options import on_command_line
+from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import FEW, POOL, PRINTED, WALKED, IndexSelection, extremes
-from attnscope.run.attribution_plan import attribution_bytes, target_notes
-from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces, check_generation, plan_predictions
+from attnscope.run.prediction_plan import (
+    AT_ONCE,
+    PredictedPlaces,
+    attribution_bytes,
+    check_generation,
+    plan_predictions,
+    target_notes,
+)
 from attnscope.run.summary_plan import summary_bytes
 from attnscope.run.text_plan import TextPlan, plan_text, with_padding
 
@@ -81,11 +89,6 @@ class RunPlan:
         return "auto" in (self.layers.word, self.heads.word)
 
     @property
-    def own_mask(self) -> bool:
-        """The mask is the model's own."""
-        return all(isinstance(term, Own) for term in self.terms)
-
-    @property
     def score_mod(self) -> str | None:
         """Names of the Python functions that change scores, in order; None if there are none."""
         functions = [self.config.score_mod, *map(str, self.run.score_functions)]
@@ -95,6 +98,22 @@ class RunPlan:
     def config(self) -> ModelConfig:
         """The model's sizes and mathematics."""
         return self.source.config
+
+    def record_spec(self) -> RecordSpec:
+        """Return the record specification of the run's Report."""
+        texts = self.text_plans
+        pool = max((text_plan.pool or 0 for text_plan in texts), default=0)
+        rows = sorted({query for text_plan in texts for query in text_plan.queries})
+        return RecordSpec(
+            stages=self.stages,
+            rows=rows,
+            counted=list(range(max(len(text_plan.tokens) for text_plan in texts))) if pool else rows,
+            columns=sorted({key for text_plan in texts for key in text_plan.keys}),
+            top=self.run.top,
+            by=self.run.by,
+            parts=(*reported_parts(pool), *(["received"] if self.run.least else [])),
+            pool=pool,
+        )
 
 
 def make_plan(
@@ -248,12 +267,10 @@ def _one_cell(demand: MemoryDemand) -> MemoryDemand:
 
 
 def _one_token(demand: MemoryDemand) -> MemoryDemand:
-    """Return the demand of a text of one token."""
     return replace(_one_cell(demand), layers=demand.layers, heads=demand.heads, tokens=1, characters=1)
 
 
 def _pooled(demand: MemoryDemand) -> MemoryDemand:
-    """Return the demand of a pooled map of every head."""
     drawn = demand.batch * demand.units * POOL * (POOL + 2 * demand.top)
     return replace(demand, pool=POOL, cells=0, raw=False, drawn=min(demand.drawn, drawn))
 

@@ -42,14 +42,12 @@ from attnscope.request.memory import layer_parameters
 from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import AUTO, FEW
-from attnscope.run.attribution_plan import target_ids
-from attnscope.run.chats import chat_text, render_chats
 from attnscope.run.cost import allowed_pairs
 from attnscope.run.cut_plan import cut_variants
 from attnscope.run.every_head import summarised, summary_trace
 from attnscope.run.plan import RunPlan, make_plan, mask_terms
-from attnscope.run.prediction_plan import without_closing
-from attnscope.run.record_plan import make_record_spec
+from attnscope.run.prediction_plan import target_ids, without_closing
+from attnscope.run.rendering import chat_text, render_chats
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +56,7 @@ if TYPE_CHECKING:
     from attnscope.model.batch import Batch, TokenTensors
     from attnscope.model.tile import Recorder
     from attnscope.model.trace import HeadSelection, Trace
-    from attnscope.run.analysis.generation import Continued
+    from attnscope.run.analysis.predictions import Continued
     from attnscope.run.analysis.spans import SpanRecorders
 
     Recorders = Mapping[int, Sequence[Recorder]]  # by layer
@@ -148,7 +146,6 @@ class Session:
 
 
 def _model_key(run: RunConfig) -> tuple[object, ...]:
-    """Return all that decides which model is opened, and how."""
     opened = run.engine, run.model, run.qkv, run.config, run.adapter, run.tokenizer, run.part, run.dtype
     return *opened, run.ignore_key, run.trust_config
 
@@ -219,7 +216,6 @@ def _inspect(
 
 
 def _each_with(texts: list[TextReport], **values: Sequence[object]) -> list[TextReport]:
-    """Return each text with a value of its own in a field."""
     ((name, of_texts),) = values.items()
     return [msgspec.structs.replace(text, **{name: value}) for text, value in zip(texts, of_texts, strict=True)]
 
@@ -231,7 +227,7 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
 
-    from attnscope.run.analysis.generation import continue_text
+    from attnscope.run.analysis.predictions import continue_text
 
     continuations, check = {}, memory_check(plan, batch)
     for done, text_plan in enumerate(plan.text_plans):
@@ -260,7 +256,7 @@ def _attribute(
     """Take one logit of every text apart, in two passes; see model.logit_parts."""
     from attnscope.model.logit_parts import Directions, HeadLogits, StreamCapture, logit_parts
     from attnscope.model.stack import Stack
-    from attnscope.run.analysis.attribution import attribution
+    from attnscope.run.analysis.predictions import attribution
 
     stack, head = model.module, plan.config.head
     assert isinstance(stack, Stack)
@@ -318,7 +314,7 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     settings = EngineSettings(
         plan.terms,
         resolved,
-        same_scores=not plan.own_mask and plan.run.what_if == "same-scores",
+        same_scores=not plan.run.own_mask and plan.run.what_if == "same-scores",
         encoder_texts=pad_texts(encoder_tokens, device) if encoder_tokens else None,
         padded_rows=plan.run.show_padding,
         variants=cut_variants(plan),
@@ -390,7 +386,6 @@ def select_heads(
 
 
 def _merged(recorders: "Recorders", more: "Recorders") -> "dict[int, list[Recorder]]":
-    """Return the recorders of both, by layer."""
     return {layer: [*recorders.get(layer, ()), *more.get(layer, ())] for layer in recorders.keys() | more.keys()}
 
 
@@ -428,7 +423,7 @@ def attend(
     from attnscope.run.analysis.spans import span_tokens
 
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
-    record_spec = record_spec or make_record_spec(plan)
+    record_spec = record_spec or plan.record_spec()
     recorded = None
     if "spans" in record_spec.parts:
         divided = [text_plan.spans for text_plan in plan.text_plans if text_plan.spans is not None]
@@ -517,8 +512,7 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
 
 
 def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:
-    from attnscope.run.analysis.head_reports import TextSlice, head_report
-    from attnscope.run.analysis.overview import TextExtent
+    from attnscope.run.analysis.head_reports import TextExtent, TextSlice, head_report
     from attnscope.run.analysis.predictions import predict
 
     run, text_plan = plan.run, plan.text_plans[index]

@@ -1,7 +1,6 @@
 """Plan a summary of every head of the model: for pages and walks. Never imports torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from attnscope.base.model_config import ModelConfig
 from attnscope.findings.record_parts import RECORD_PARTS, Quantities
@@ -17,19 +16,8 @@ _ROWS = 200_000  # largest number of rows of all heads whose sources and statist
 _FLOAT = 4
 
 
-@dataclass(frozen=True)
-class SummaryPlan:
-    """The record specification of summaries of every head."""
-
-    record_spec: RecordSpec
-    exact: bool  # the stages are among it, so that nothing is left out
-    stride: int
-
-
-def plan_summary(
-    run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]
-) -> SummaryPlan:
-    """Plan the summaries of every head: all stages for short texts, some of the rows for long ones."""
+def plan_summary(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]) -> RecordSpec:
+    """Plan the summaries of every head: all stages for short texts, some of the rows and a map for long ones."""
     units = config.n_layers * config.n_heads
     rows = [text.queries or range(len(text.tokens)) for text in texts]
     columns = [text.keys or range(len(text.context or text.tokens)) for text in texts]
@@ -37,7 +25,7 @@ def plan_summary(
     exact = cells <= _CELLS and bool(stages) and all(text.queries for text in texts)
     stride = 1 if exact else -(-units * sum(map(len, rows)) // _ROWS)
     listed = sorted({row for chosen in rows for row in chosen[::stride]})
-    record_spec = RecordSpec(
+    return RecordSpec(
         stages=stages if exact else (),
         rows=listed,
         counted=listed,
@@ -47,12 +35,11 @@ def plan_summary(
         parts=("top", "rows") if exact else ("top", "rows", "pooled"),
         pool=0 if exact else RUNS,
     )
-    return SummaryPlan(record_spec, exact, stride)
 
 
 def summary_bytes(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]) -> int:
     """Estimate the bytes that a summary takes, with its recorders."""
-    spec, units = plan_summary(run, config, texts, stages).record_spec, config.n_layers * config.n_heads
+    spec, units = plan_summary(run, config, texts, stages), config.n_layers * config.n_heads
     rows = len(texts) * units * len(spec.rows)
     kept = Quantities(
         texts=len(texts), units=units, sources=max(len(text.context or text.tokens) for text in texts),

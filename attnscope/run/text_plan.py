@@ -18,7 +18,7 @@ from attnscope.request.masks.terms import DocumentEnds, Documents, MaskTerm, lea
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import AUTO, FEW, POOL, PRINTED, PositionSelection
 from attnscope.request.spans import SpanRequest
-from attnscope.run.spelling_ids import given_tokens
+from attnscope.run.rendering import given_tokens
 
 _MOST_CELLS = 1 << 17  # of one head, that are kept so that those with most weight can be shown
 
@@ -146,7 +146,6 @@ def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> Tex
 def _documents(
     run: RunConfig, source: ModelSource, tokens: Sequence[Token], where: str, crossing: bool
 ) -> dict[MaskTerm, tuple[int, ...]]:
-    """Return the lengths of a text's documents, for every term of the mask that names documents."""
     lengths: dict[MaskTerm, tuple[int, ...]] = {}
     for term in leaves(run.mask):
         if isinstance(term, Documents | DocumentEnds) and crossing:
@@ -177,7 +176,6 @@ def _hidden(
     *,
     several: bool,
 ) -> tuple[int, ...]:
-    """Return the keys of a text that no query sees."""
     try:
         return tuple(find_positions(arg("hide"), run.hide, sources, texts, spans) or ())
     except NotInText as e:

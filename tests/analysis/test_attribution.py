@@ -22,7 +22,7 @@ from attnscope.model.batch import make_batch
 from attnscope.model.logit_parts import Directions, HeadLogits, LogitParts, StreamCapture, logit_parts
 from attnscope.model.randomize import make_random
 from attnscope.request.masks.terms import Own
-from attnscope.run.analysis.attribution import attribution
+from attnscope.run.analysis.predictions import attribution
 from tests.helpers.tiny_models import Row
 from tests.parity.test_generation import CAUSAL
 from tests.parity.test_logits import CPU, open_native

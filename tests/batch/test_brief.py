@@ -10,9 +10,9 @@ import pytest
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
-from attnscope.base.system import shutdown
+from attnscope.base.system import signals
 from attnscope.batch import loading
-from attnscope.batch.background import BackgroundWriter
+from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.items import from_txt
 from attnscope.batch.runner import Runner
@@ -57,7 +57,7 @@ def test_brief_beside_exact_findings_is_refused(tmp_path, capsys):
     assert capsys.readouterr().err == f"attnscope: error: {said}\n"
 
 
-class Windows:
+class Windows(RecordSink):
     """Takes records, and notes which came together."""
 
     needs_all_records = False
@@ -65,7 +65,8 @@ class Windows:
     def __init__(self):
         from attnscope.batch.journal import JournalState
 
-        self.written, self.windows = JournalState(), []
+        super().__init__(SimpleNamespace(written=JournalState()))
+        self.windows = []
 
     def encode(self, records, new, by_group):
         return records
@@ -129,7 +130,7 @@ class Signalled(Work):
 
     def process(self, ready):
         if not self.left:
-            signal = threading.Thread(target=shutdown.finish, args=(10,))
+            signal = threading.Thread(target=signals.finish, args=(10,))
             signal.start()
             signal.join()
             raise Interrupted

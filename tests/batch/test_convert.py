@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.batch import copying, records, tables
+from attnscope.batch import convert as conversion
+from attnscope.batch import records, tables
 from attnscope.batch.convert import convert, write_document
 from attnscope.batch.dump import write_dump
 from attnscope.batch.dump_reader import Dump
@@ -67,7 +68,7 @@ def read(path):
 @pytest.mark.parametrize("most", [2, 2048])
 def test_shards_hold_as_many_numbers_as_those_of_batch(folder, monkeypatch, most):
     """A window takes records up to its limit, inclusive, and at least one."""
-    monkeypatch.setattr(copying, "MAX_WINDOW_RECORDS", most)
+    monkeypatch.setattr(conversion, "MAX_WINDOW_RECORDS", most)
     one = Dump(folder / "dump.jsonl")
     header, records = one.header, [*one.records()] * 2
     sizes = [sum(array.size for array in arrays_of(record).values()) for record in records]
@@ -84,7 +85,7 @@ def test_shards_hold_as_many_numbers_as_those_of_batch(folder, monkeypatch, most
             header=replace(header, grouping=replace(header.grouping, window=int(limit))), records=lambda: iter(records)
         )
         numbers = iter(range(len(records)))
-        assert [[next(numbers) for _ in window] for window in copying._windows(asked)] == expected
+        assert [[next(numbers) for _ in window] for window in conversion._windows(asked)] == expected
 
 
 def test_contributors_have_a_row_for_every_text_unit_query_and_rank(folder):

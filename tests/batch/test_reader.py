@@ -3,6 +3,7 @@
 import gzip
 import io
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.batch.blocks import cost, count_selected, select_items
+from attnscope.batch.blocks import SelectedItems
 from attnscope.batch.header import Grouping, Settings
-from attnscope.batch.items import from_txt
+from attnscope.batch.items import cost, from_txt
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import Record, encode
 from attnscope.batch.windows import record_of
@@ -283,9 +284,10 @@ def test_parts_of_an_input(tmp_path, options, blocks, left):
     path = write(tmp_path, "a.txt", "".join(f"{i}\n" for i in range(10)))
     settings, bounds = Settings(**options), Grouping(**NO_LIMITS | blocks)
     with InputReader(str(path), None, "text") as given:
-        assert [item.index for item in select_items(given.items(), settings, bounds)] == list(left)
+        items = SelectedItems(given, settings)
+        assert [item.index for item in items.select(bounds)] == list(left)
         given.facts()
-    assert count_selected(given.costs, settings, bounds) == len(left)
+        assert items.count(bounds) == len(left)
 
 
 @drawn(
@@ -298,7 +300,8 @@ def test_parts_of_an_input(tmp_path, options, blocks, left):
 def test_shards_are_blocks_that_follow_from_the_input_alone(lengths, characters, texts, skip, count):
     items = list(from_txt(io.BytesIO("".join("x" * n + "\n" for n in lengths).encode()), "a.txt"))
     bounds = Grouping(**NO_LIMITS | {"block_characters": characters, "block_texts": texts})
-    every = list(select_items(iter(items), Settings(skip=skip), bounds))
+    given = SimpleNamespace(items=lambda: iter(items), costs=[cost(item) for item in items])
+    every = list(SelectedItems(given, Settings(skip=skip)).select(bounds))
     assert [item.index for item in every] == list(range(skip, len(lengths)))
     blocks = [[item for item in every if item.block == n] for n in range(every[-1].block + 1 if every else 0)]
     assert [item for block in blocks for item in block] == every
@@ -307,14 +310,12 @@ def test_shards_are_blocks_that_follow_from_the_input_alone(lengths, characters,
         assert len(block) == 1 or (sum(costs) <= characters and len(block) <= texts)
         if n + 1 < len(blocks):  # as many as fit
             assert len(block) == texts or sum(costs) + cost(blocks[n + 1][0]) > characters
-    parts = [
-        list(select_items(iter(items), Settings(skip=skip, shard=(n, count)), bounds)) for n in range(1, count + 1)
-    ]
+    shards = [SelectedItems(given, Settings(skip=skip, shard=(n, count))) for n in range(1, count + 1)]
+    parts = [list(shard.select(bounds)) for shard in shards]
     assert sorted((item for part in parts for item in part), key=lambda item: item.index) == every
     assert all({item.block % count for item in part} <= {n} for n, part in enumerate(parts))
-    costs = [cost(item) for item in items]
-    for n, part in enumerate(parts, 1):
-        assert count_selected(costs, Settings(skip=skip, shard=(n, count)), bounds) == len(part)
+    for shard, part in zip(shards, parts, strict=True):
+        assert shard.count(bounds) == len(part)
 
 
 def test_the_first_blocks_are_as_short_as_the_first_windows():

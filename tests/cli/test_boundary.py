@@ -377,7 +377,7 @@ def test_no_progress_in_a_pipe(attnscope):
 def test_a_signal_is_heard_while_a_text_is_tokenized():
     """Rust's panics are kept from stderr meanwhile; what the process says at its end is not."""
     code = (
-        "import os; from pathlib import Path; from attnscope.base.system.shutdown import clean_up\n"
+        "import os; from pathlib import Path; from attnscope.base.system.signals import clean_up\n"
         "from attnscope.checkpoints.tokenization.rust import call_rust\n"
         "def signalled():\n"
         "    os.write(2, b'hidden')\n"

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.cli.app import build_app
-from attnscope.cli.plain_values import take_plain_values
+from attnscope.cli.help import take_plain_values
 
 VALUES = ["", "1", "-3", "x", "float32", "table", "all", "0-2,5", "é", "there", "missing", "\udcff", True, 7, 0.5, None]
 VALUES += [(), ("1", "a"), ["x"]]
@@ -37,7 +37,7 @@ def test_every_option_takes_what_typer_would(name: str, tmp_path: Path, monkeypa
     compared = 0
     for parameter in command.params:
         plain, theirs = parameter.get_runtime_param(), build_runtime_param(parameter.type_descriptor)
-        assert type(plain).__module__ == "attnscope.cli.plain_values"
+        assert type(plain).__module__ == "attnscope.cli.help"
         for value in VALUES:
             assert _outcome(plain.coerce, value, parameter, context) == _outcome(
                 theirs.coerce, value, parameter, context

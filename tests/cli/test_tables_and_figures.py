@@ -92,16 +92,16 @@ def test_percentages_are_the_weights(capsys):
 
 def test_tokens_are_printed_while_they_are_generated(monkeypatch):
     """Before, the first line came after the last token."""
-    from attnscope.run.analysis import generation
+    from attnscope.run.analysis import predictions
 
     printed, written = [], io.StringIO()
-    real = generation.most_probable
+    real = predictions.most_probable
 
     def watched(*args):
         printed.append(written.getvalue().count("\n"))
         return real(*args)
 
-    monkeypatch.setattr(generation, "most_probable", watched)
+    monkeypatch.setattr(predictions, "most_probable", watched)
     monkeypatch.setattr(sys, "stdout", written)
     asked = ["run", "She sat by the bank of the", "--mask", "causal", "--generate", "4"]
     assert main(asked) == 0

@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import direct_writer
-from attnscope.batch.blocks import select_items
+from attnscope.batch.blocks import SelectedItems
 from attnscope.batch.groups import TextSize
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.items import from_txt
@@ -126,7 +127,8 @@ def dump(
                 runner = PoolRunner(work.at, sink, bounds, workers=workers, in_child=journal.release, **options)
             else:
                 runner = Runner(work, sink, bounds, **options)
-            summary = runner.run(select_items(from_txt(file, "x.txt"), Settings(), bounds))
+            given = SimpleNamespace(items=lambda: from_txt(file, "x.txt"))
+            summary = runner.run(SelectedItems(given, Settings()).select(bounds))
         journal.finish(summary.counts)
         sink.finish()
         return summary, work

@@ -25,7 +25,7 @@ from attnscope.model.layers import KeyValueCache
 from attnscope.model.randomize import make_random
 from attnscope.request.masks.terms import Own
 from attnscope.request.run_config import TextInput
-from attnscope.run.analysis.generation import continue_text
+from attnscope.run.analysis.predictions import continue_text
 from attnscope.run.plan import make_plan
 from attnscope.run.session import inspect
 from tests.analysis.test_predictions import SAMPLE

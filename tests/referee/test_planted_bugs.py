@@ -14,7 +14,7 @@ from attnscope.model.recorders.base import Overlap
 from attnscope.model.tile import Tile
 from attnscope.request.masks.terms import Bidirectional
 from attnscope.run import session as pipeline
-from attnscope.run.analysis import choice, head_reports, overview
+from attnscope.run.analysis import choice, head_reports
 from tests.referee import draw, runner
 from tests.referee.models import Models
 from tests.referee.test_planted_elsewhere import CALLS, Plant, complaint
@@ -124,7 +124,7 @@ def _last_row_left_out_of_sums() -> Plant:
 
 
 def _special_rows_in_means() -> Plant:
-    means = overview.means
+    means = head_reports.means
     return (
         head_reports,
         "means",

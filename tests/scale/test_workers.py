@@ -16,6 +16,7 @@ import pytest
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch import pool
 from attnscope.batch.items import text_item
+from attnscope.batch.pool import Task, group_runner
 from attnscope.batch.records import encode
 from attnscope.batch.windows import Suspects, WindowComputer
 from attnscope.cli import main
@@ -176,7 +177,9 @@ def test_a_text_is_tried_again_after_a_pause_and_all_others_of_its_window(togeth
     assert work.looked == [[5], [0, 2, 3], [1, 4, 6]]
     work.looked, start = [], time.monotonic() + 0.2
     computer.suspects = Suspects({0, 2, 3}, {2: start}, apart=() if together else {3})
-    found = computer.compute(window, 0, on_group=announced.append)
+    task = Task(suspects=computer.suspects)
+    computer.run_group = group_runner(task, work, lambda kind, sent: kind == "group" and announced.append([*sent]))
+    found = computer.compute(window, 0)
     assert time.monotonic() >= start
     assert work.looked == [[5], [1, 4, 6], [0], [3], [2], *together]
     assert announced == [[5], [1, 4, 6], [0], [3], [], [2], *([[], *together] if together else [])]

@@ -7,7 +7,7 @@ import pytest
 
 from attnscope.base.system import cgroups
 from attnscope.base.system.memory import available_memory
-from attnscope.base.system.threads import count_threads
+from attnscope.base.system.processor import count_threads
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import copy_permissions, create_new, rename_new, sync_folder
-from attnscope.base.system.shutdown import at_signal, defer_signals
+from attnscope.base.system.signals import at_signal, defer_signals
 
 # how the names of files begin that a checkpoint's folder is read from
 _CHECKPOINT_FILES = (

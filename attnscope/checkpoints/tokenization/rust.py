@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.base.system.shutdown import at_signal
+from attnscope.base.system.signals import at_signal
 
 _T = TypeVar("_T")
 _STDERR_LOCK = threading.RLock()

@@ -58,8 +58,6 @@ def parse_stored_mask(text: str, where: str) -> tuple[MaskTerm, ...]:
 
 
 class _Parser:
-    """A recursive descent through an expression."""
-
     def __init__(self, text: str, where: str) -> None:
         self._text, self._where, self._at = text, where, 0
 

@@ -185,15 +185,12 @@ class Causal(MaskTerm):
 
     @property
     def left_to_right(self) -> bool:
-        """True."""
         return True
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
-        """Allow the query itself and earlier keys."""
         return k <= q
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
-        """End after the query."""
         return 0 * q, q + 1
 
 
@@ -204,15 +201,12 @@ class SlidingWindow(SizedTerm):
 
     @property
     def window(self) -> int:
-        """The window's size."""
         return self.size
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
-        """Allow keys fewer than `size` positions away."""
         return abs(q - k) < self.size
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
-        """Start and end with the window."""
         return q - self.size + 1, q + self.size
 
 
@@ -227,11 +221,9 @@ class Prefix(SizedTerm):
         return True
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
-        """Allow the prefix, the query itself and earlier keys."""
         return (k <= q) | (k < self.size)
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
-        """End after the query or the prefix."""
         return 0 * q, q + 1 + (self.size - q - 1) * (q + 1 < self.size)
 
 
@@ -241,11 +233,9 @@ class BlockDiagonal(SizedTerm):
     word, form = "block", "block:N"
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
-        """Allow keys of the query's own block."""
         return q // self.size == k // self.size
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
-        """Cover the block of the query."""
         return q // self.size * self.size, (q // self.size + 1) * self.size
 
 
@@ -255,11 +245,9 @@ class FirstKeys(SizedTerm):
     word, form = "sink", "sink:N"
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
-        """Allow the first keys."""
         return k < self.size
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
-        """End after the first keys."""
         return 0 * q, 0 * q + self.size
 
 
@@ -277,7 +265,6 @@ class Documents(MaskTerm):
         return f"{self.word}:{','.join(map(str, self.lengths))}"
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
-        """Cover the document of the query."""
         starts = list(accumulate(self.lengths, initial=0))
         first = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths, strict=False)), 0 * q)
         more = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths[1:], strict=True)), 0 * q)

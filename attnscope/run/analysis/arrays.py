@@ -8,8 +8,7 @@ from torch import Tensor
 
 from attnscope.findings.row_statistics import LINEAR, STATISTICS
 from attnscope.model.trace import Trace, UnitRecorders
-from attnscope.run.analysis.head_reports import top_of_mean
-from attnscope.run.analysis.tensors import mean_row_statistic
+from attnscope.run.analysis.head_reports import mean_row_statistic, top_of_mean
 
 
 def unit_names(trace: Trace) -> list[tuple[int | str, int | str]]:

@@ -1,5 +1,6 @@
 """Build the report of one layer and head over one text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,15 +8,31 @@ import torch
 from torch import Tensor
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.axes import declarations
+from attnscope.findings.overview import Pooled
+from attnscope.findings.row_statistics import LINEAR, STATISTICS, Means
 from attnscope.findings.row_statistics import Rows as RowFacts
 from attnscope.findings.run import HeadReport, Top
-from attnscope.findings.tokens import LeftOut
+from attnscope.findings.tokens import LeftOut, Token
+from attnscope.model.precision import to_float64
 from attnscope.model.recorders import strongest
 from attnscope.model.trace import HeadSelection, Trace, UnitRecorders
 from attnscope.request.record_spec import RecordSpec
-from attnscope.run.analysis.overview import TextExtent, means, pooled_map, whole_text_arrays
-from attnscope.run.analysis.tensors import masked_rows, row_sink, row_statistic, to_numpy
+
+
+@dataclass(frozen=True)
+class TextExtent:
+    """A text as a whole."""
+
+    n_queries: int
+    n_keys: int
+    counted: Tensor  # queries that averages count, (Q,), bool
+
+    @classmethod
+    def of(cls, tokens: Sequence[Token], n_keys: int, rows: Sequence[int] | None = None) -> "TextExtent":
+        """Count words, or special tokens if there are no words, among some rows of a text; None for all rows."""
+        words = [not tokens[row].special for row in (range(len(tokens)) if rows is None else rows)]
+        return cls(len(tokens), n_keys, torch.tensor([word or not any(words) for word in words]))
 
 
 @dataclass(frozen=True)
@@ -80,7 +97,6 @@ def head_report(
 def _stages(
     recorded: UnitRecorders, record_spec: RecordSpec, place: TextSlice, rows: "slice | Tensor"
 ) -> dict[str, Any]:
-    """Return the matrices of the rows and columns that are shown."""
     columns, matrices, stages = _index_of(place.keys, record_spec.columns), recorded.matrices.compute(), {}
     for stage in record_spec.stages:
         matrix = matrices[stage][place.text, recorded.head][rows]
@@ -123,3 +139,97 @@ def top_of_mean(
     keys, values = strongest(mean[trace.record_spec.by].masked_fill(excluded, -torch.inf), trace.record_spec.top)
     none = (values == -torch.inf) | values.isnan()
     return keys.masked_fill(none, -1), {n: m.gather(-1, keys).masked_fill(none, torch.nan) for n, m in mean.items()}
+
+
+def pooled_map(recorded: UnitRecorders, text: int, extent: TextExtent) -> Pooled:
+    """Return the map of one text, without the runs that longer texts of its batch have.
+
+    Args:
+        recorded: Recorders of one unit, `pooled` among them.
+    """
+    pooled = recorded.sums["pooled"].compute()[text, recorded.head]  # (n, n)
+    queries, keys = _starts(extent.n_queries, pooled.shape[0]), _starts(extent.n_keys, pooled.shape[1])
+    return Pooled(queries, keys, to_numpy(pooled[: len(queries) - 1, : len(keys) - 1]))
+
+
+def _starts(count: int, size: int) -> list[int]:
+    """Return the starts of runs, and the end: token i is in run i·n // count, as in PooledRecorder."""
+    n = min(size, count)
+    return [-(-i * count // n) for i in range(n + 1)]
+
+
+def whole_text_arrays(recorded: UnitRecorders, text: int, extent: TextExtent) -> dict[str, Any]:
+    """Return the fields of a HeadReport that are recorded as sums over a whole text, by name; see pooled_map."""
+    lengths = {"token": extent.n_queries, "source": extent.n_keys}
+    arrays = {}
+    for name, along in declarations(HeadReport).items():
+        if name in recorded.sums:
+            array = recorded.sums[name].compute()[text, recorded.head]
+            arrays[name] = to_numpy(array[tuple(slice(lengths.get(axis)) for axis in along.axes)])
+    return arrays
+
+
+def means(recorded: UnitRecorders, text: int, extent: TextExtent, n_shown: int) -> Means:
+    """Return averages over the rows of one text that count; see pooled_map."""
+    facts = {name: row_statistic(recorded, name, text) for name in STATISTICS}
+    if (sink := row_sink(recorded, text)) is not None:
+        facts["sink"] = sink
+    # statistics of every token, since the text is pooled; in a batch, padding follows a shorter text
+    facts = {name: values[: extent.n_queries][extent.counted] for name, values in facts.items()}
+    if recorded.contributions is not None and len(recorded.rows) > 1 and n_shown < extent.n_queries:
+        # Over several layers, only rows that are shown are kept, and those that other texts of the batch show.
+        facts |= {name: torch.full_like(values, torch.nan) for name, values in facts.items() if not LINEAR.get(name, 1)}
+    return Means(**{name: _mean(values) for name, values in facts.items()})
+
+
+def _mean(values: Tensor) -> float | None:
+    known = to_float64(values[~values.isnan()])
+    return float(known.mean()) if known.numel() else None
+
+
+def to_numpy(tensor: Tensor) -> Any:
+    """Return a float32 array of its own on the CPU."""
+    return tensor.float().cpu().numpy()
+
+
+def row_statistic(recorded: UnitRecorders, name: str, text: int) -> Tensor:
+    """Return a statistic of every counted row, (rows,).
+
+    For a mean, the statistic of the mean rows; NaN for rows that are not kept.
+    """
+    if recorded.contributions is None:
+        fact: Tensor = recorded.rows[0].recorded[name][text, recorded.head]
+        return fact
+    if not LINEAR[name]:
+        mean: Tensor = mean_row_statistic(recorded, name)[text, 0]
+        return mean
+    return torch.stack([r.recorded[name][text].mean(0) for r in recorded.rows]).mean(0)
+
+
+def mean_row_statistic(recorded: UnitRecorders, name: str) -> Tensor:
+    """Return a statistic of mean rows that is not the mean over heads, (B, 1, rows); NaN for rows not kept."""
+    counted, kept = recorded.rows[0], recorded.mean_rows
+    if kept is not None and list(kept.rows) == list(counted.rows):
+        return kept.recorded[name]
+    values = torch.full_like(counted.recorded[name][:, :1], torch.nan)
+    if kept is not None:
+        values[:, :, torch.searchsorted(torch.tensor(counted.rows), torch.tensor(kept.rows))] = kept.recorded[name]
+    return values
+
+
+def row_sink(recorded: UnitRecorders, text: int) -> Tensor | None:
+    """Return the weight of every counted row on the sink, (rows,); None if there is no sink."""
+    sinks = [rows.sink for rows in recorded.rows if rows.sink is not None]
+    if not sinks:
+        return None
+    if recorded.contributions is None:
+        return sinks[0][text, recorded.head]
+    return torch.stack([sink[text].mean(0) for sink in sinks]).mean(0)
+
+
+def masked_rows(recorded: UnitRecorders, text: int) -> Tensor:
+    """Return which counted rows may see nothing, (rows,), bool; over a mean, in any of its heads."""
+    if recorded.contributions is None:
+        rows: Tensor = recorded.rows[0].fully_masked[text, recorded.head]
+        return rows
+    return torch.stack([recorder.fully_masked[text].any(0) for recorder in recorded.rows]).any(0)

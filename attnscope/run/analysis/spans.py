@@ -8,7 +8,7 @@ from attnscope.findings.spans import KEPT_ROWS, SpanReport, TextSpans
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import SpanRecorder, SpanTokens, TokenReading
 from attnscope.model.tile import Recorder
-from attnscope.run.analysis.tensors import to_numpy
+from attnscope.run.analysis.head_reports import to_numpy
 
 
 class SpanRecorders:

@@ -10,11 +10,10 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.merge_pieces import TextWords, words_of
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
-from attnscope.run.attribution_plan import target_ids, target_notes
 from attnscope.run.cut_plan import Cut
 from attnscope.run.pass_plan import plan_passes
 from attnscope.run.plan import RunPlan
-from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind
+from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind, target_ids, target_notes
 from attnscope.run.session import Session
 from attnscope.run.text_plan import TextPlan
 

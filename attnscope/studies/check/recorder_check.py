@@ -24,8 +24,7 @@ from attnscope.model.recorders import RecordedTokens
 from attnscope.model.tile import Recorder
 from attnscope.model.trace import HeadSelection, Trace, make_trace
 from attnscope.request.record_spec import RecordSpec
-from attnscope.run.analysis.head_reports import TextSlice, head_report
-from attnscope.run.analysis.overview import TextExtent
+from attnscope.run.analysis.head_reports import TextExtent, TextSlice, head_report
 from attnscope.studies.check.measures import make_check
 from attnscope.studies.check.observe import LayerStages, ModelShape
 

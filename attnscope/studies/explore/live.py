@@ -18,7 +18,7 @@ from attnscope.request.memory import memory_bound
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, IndexSelection, PositionSelection, parse_cut
 from attnscope.request.spans import SpanRequest
-from attnscope.run.chats import render_text
+from attnscope.run.rendering import render_text
 from attnscope.run.session import Session, inspect
 from attnscope.studies.ablate.plan import AblationOptions
 from attnscope.studies.explore.saved import write_report

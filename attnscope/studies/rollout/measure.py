@@ -13,8 +13,8 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
-from attnscope.run.chats import chat_text
 from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, plan_texts, spare_memory
+from attnscope.run.rendering import chat_text
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.rollout.arithmetic import normalized, rollout, strongest
@@ -82,7 +82,7 @@ def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
     layers = _layers(run, source.config.n_layers, measure)
     shown = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
     plan = _plan(run, source, layers, shown, measure)
-    if measure.zeroing and run.what_if == "same-scores" and not plan.own_mask:
+    if measure.zeroing and run.what_if == "same-scores" and not plan.run.own_mask:
         hint = f"remove {arg('what_if', 'same-scores')}"
         raise UsageError(
             f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone",

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from attnscope.base.errors import OptionName, Spelling
-from attnscope.base.system.shutdown import at_signal
+from attnscope.base.system.signals import at_signal
 from attnscope.views.walk.keys import ACTIONS, KeyAction
 from attnscope.views.walk.place import Begin
 from attnscope.views.walk.scene import Source
