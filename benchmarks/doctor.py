@@ -18,8 +18,7 @@ import torch
 from measure import Table, choices, machine, seconds, take_turns
 
 import attnscope
-from attnscope.checkpoints.checkpoint import open_checkpoint
-from attnscope.checkpoints.locating import locate
+from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.tokenizers import find_tokenizer
 from attnscope.engines.transformers.backends import load_examined
 from attnscope.studies.doctor.run import TEXTS

@@ -82,8 +82,12 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
     _check_config(adapter)
     rename = _renaming(adapter, folder)
     tensors = dict(folder.tensors)
-    for name, info in adapter.full_tensors.items():
-        _replace_tensor(tensors, rename(name), info)
+    for name, info in adapter.full_tensors.items():  # new ones are heads, which the family checks
+        base = tensors.get(rename(name))
+        if base is not None and base.shape != info.shape:
+            message = f"has shape {list(info.shape)}, but the checkpoint's '{base.name}' has {list(base.shape)}"
+            raise AttnscopeError(message, where=f"{info.file}: {info.name}", hint="the adapter is for another model")
+        tensors[rename(name)] = replace(info, name=rename(name))
     for module, parts in adapter.modules.items():
         name = rename(f"{module}.weight")
         tensors[name] = replace(tensors[name], low_rank=_low_rank(adapter, module, parts, tensors[name]))
@@ -137,20 +141,16 @@ def _check_config(adapter: _Adapter) -> None:
             raise adapter.wrong(key, f"is {format_value(value)}, which attnscope does not support", hint)
     if not adapter.modules:
         raise AttnscopeError("has no LoRA tensors", where=adapter.path / ADAPTER_WEIGHTS)
-    for module in adapter.modules:
-        if not _targets(adapter, module):
+    named = adapter.config.get("target_modules")
+    for module in adapter.modules:  # by peft's rules
+        if isinstance(named, str):
+            targeted = named == "all-linear" or adapter.names(named, module, "target_modules")
+        else:
+            ends = named if isinstance(named, list) else []
+            targeted = named is None or any(f".{module}".endswith(f".{end}") for end in ends)
+        if not targeted:
             message = f"does not name '{module}', which {ADAPTER_WEIGHTS} has"
             raise adapter.wrong("target_modules", message, "the config and the tensors do not match")
-
-
-def _targets(adapter: _Adapter, module: str) -> bool:
-    """Tell whether the config names a module, by peft's rules."""
-    named = adapter.config.get("target_modules")
-    if isinstance(named, str):
-        return named == "all-linear" or adapter.names(named, module, "target_modules")
-    if isinstance(named, list):
-        return any(module == end or module.endswith(f".{end}") for end in named)
-    return named is None
 
 
 def _renaming(adapter: _Adapter, folder: Folder) -> Any:
@@ -166,14 +166,6 @@ def _renaming(adapter: _Adapter, folder: Folder) -> Any:
     missing = next(name for name in wanted if name not in folder.tensors)
     hint = f"the adapter is for another model ({adapter.config.get('base_model_name_or_path') or 'it names none'})"
     raise AttnscopeError(f"the checkpoint has no '{missing}'", where=adapter.path / ADAPTER_WEIGHTS, hint=hint)
-
-
-def _replace_tensor(tensors: dict[str, TensorInfo], name: str, info: TensorInfo) -> None:
-    """Replace a tensor of the base by a fully trained one; new ones are heads, which the family checks."""
-    if name in tensors and tensors[name].shape != info.shape:
-        message = f"has shape {list(info.shape)}, but the checkpoint's '{name}' has {list(tensors[name].shape)}"
-        raise AttnscopeError(message, where=f"{info.file}: {info.name}", hint="the adapter is for another model")
-    tensors[name] = replace(info, name=name)
 
 
 def _low_rank(adapter: _Adapter, module: str, parts: Mapping[str, TensorInfo], base: TensorInfo) -> LowRank:

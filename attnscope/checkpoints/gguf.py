@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial, partialmethod
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,9 @@ class _Metadata:
     def __init__(self, header: GgufHeader, architecture: str, path: Path) -> None:
         self.values, self.tensors = header.metadata, header.tensors
         self.architecture, self.path, self.seen = architecture, path, set[str]()
-        self.tables = {name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors}
+        self.tables = {name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors}  # until it is read
 
-    def get(self, name: str, kind: type[Any] | tuple[type[Any], ...], default: Any = ...) -> Any:
+    def get(self, name: str, default: Any = ..., *, kind: type[Any] | tuple[type[Any], ...]) -> Any:
         """Return a value of this type; one for each layer must be the same for all."""
         self.seen.add(name)
         value = self.values.get(f"{self.architecture}.{name}")
@@ -58,20 +59,13 @@ class _Metadata:
             raise self.wrong(name, message, "attention depends on it")
         return value
 
-    def integer(self, name: str, default: Any = ...) -> Any:
-        return self.get(name, int, default)
-
-    def number(self, name: str, default: Any = ...) -> Any:
-        return self.get(name, (int, float), default)
+    integer = partialmethod(get, kind=int)
+    number = partialmethod(get, kind=(int, float))
 
     def require(self, name: str, expected: Any) -> None:
-        if self.get(name, (int, float, bool, str), expected) != expected:
+        if self.get(name, expected, kind=(int, float, bool, str)) != expected:
             value = self.values[f"{self.architecture}.{name}"]
             raise self.wrong(name, f"is {format_value(value)}", f"only {format_value(expected)} is supported")
-
-    def table(self, name: str) -> TensorInfo | None:
-        """Return a table of rotary positions, which counts as read."""
-        return self.tables.pop(name, None)
 
     def wrong(self, name: str, message: str, hint: str) -> AttnscopeError:
         return AttnscopeError(message, where=f"{self.path}: {self.architecture}.{name}", hint=hint)
@@ -197,7 +191,7 @@ def _whole_rotary(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, A
 
 
 def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
-    kind = metadata.get("rope.scaling.type", str, "none")
+    kind = metadata.get("rope.scaling.type", "none", kind=str)
     factor = metadata.number("rope.scaling.factor", None)
     original = metadata.integer("rope.scaling.original_context_length", None)
     metadata.require("rope.scaling.attn_factor", 1.0)
@@ -212,7 +206,7 @@ def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
 
 def _llama(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     rotary = _whole_rotary(metadata, config)
-    if (table := metadata.table("rope_freqs.weight")) is not None:
+    if (table := metadata.tables.pop("rope_freqs.weight", None)) is not None:
         rotary["rope_scaling"] = _llama3_scaling(table, rotary["rope_theta"], config["head_dim"])
     biased = "blk.0.attn_q.bias" in metadata.tensors
     mlp = "blk.0.ffn_up.bias" in metadata.tensors
@@ -247,12 +241,8 @@ def _read_table(info: TensorInfo) -> tuple[float, ...]:
     return struct.unpack(f"<{info.shape[0]}f", data)
 
 
-def _qwen2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    return {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False} | _whole_rotary(metadata, config)
-
-
-def _qwen3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    return _qwen2(metadata, config) | {"model_type": "qwen3", "attention_bias": False}
+def _qwen(metadata: _Metadata, config: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"hidden_act": "silu", "use_sliding_window": False, **more, **_whole_rotary(metadata, config)}
 
 
 def _gemma(metadata: _Metadata, config: Mapping[str, Any], largest: int, cap: float | None) -> dict[str, Any]:
@@ -280,18 +270,16 @@ def _gemma2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    pattern = metadata.get("attention.sliding_window_pattern", (int, list), 6)
+    pattern = metadata.get("attention.sliding_window_pattern", 6, kind=(int, list))
     windows: dict[str, Any] = {"sliding_window_pattern": pattern}
     if isinstance(pattern, list):
         windows = {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}
-    rotary = _whole_rotary(metadata, config)
-    local = metadata.number("rope.freq_base_swa", 10000.0)
     return {
         "model_type": "gemma3_text",
-        "rope_local_base_freq": local,
+        "rope_local_base_freq": metadata.number("rope.freq_base_swa", 10000.0),
         **_gemma(metadata, config, 62, None),
         **windows,
-        **rotary,
+        **_whole_rotary(metadata, config),
     }
 
 
@@ -314,7 +302,7 @@ def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _longrope(metadata: _Metadata) -> dict[str, Any]:
     """Return the factors of LongRoPE if the file holds both tables; {} if it holds neither."""
-    tables = {name: metadata.table(f"rope_factors_{name}.weight") for name in ("short", "long")}
+    tables = {name: metadata.tables.pop(f"rope_factors_{name}.weight", None) for name in ("short", "long")}
     missing = [name for name, table in tables.items() if table is None]
     if len(missing) == 2:
         return {}
@@ -331,8 +319,8 @@ def _longrope(metadata: _Metadata) -> dict[str, Any]:
 
 _ARCHITECTURES = {
     "llama": _Architecture(_llama, paired=True),
-    "qwen2": _Architecture(_qwen2),
-    "qwen3": _Architecture(_qwen3),
+    "qwen2": _Architecture(partial(_qwen, model_type="qwen2")),
+    "qwen3": _Architecture(partial(_qwen, model_type="qwen3", attention_bias=False)),
     "gemma2": _Architecture(_gemma2, _SANDWICH, norm_offset=-1.0),
     "gemma3": _Architecture(_gemma3, _SANDWICH, norm_offset=-1.0),
     "phi3": _Architecture(_phi3, {"ffn_up": "mlp.gate_up_proj"}),

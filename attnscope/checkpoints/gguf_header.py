@@ -38,16 +38,29 @@ def read_gguf_header(path: Path) -> GgufHeader:
     """Read and check the header of a GGUF file."""
     with open_regular(path) as (file, status):
         reader = _Reader(file, path)
-        _check_start(reader, status.st_size)
+        if status.st_size < 24:
+            raise AttnscopeError(f"is not GGUF ({status.st_size:,} bytes)", where=path, hint="download it again")
+        start = reader.take(4)
+        if reader.data[start:4] != _MAGIC:
+            known = identify_bytes(bytes(reader.data[:512]))
+            kind, hint = known or ("something else", "name a GGUF file, or a model folder")
+            raise AttnscopeError(f"is {kind}, not GGUF", where=path, hint=hint)
+        if (version := reader.scalar("I")) not in (2, 3):
+            message = "is big-endian" if version >> 24 else f"is GGUF version {version}"
+            raise AttnscopeError(message, where=path, hint="convert it with a current llama.cpp to version 3")
         counts = reader.scalar("Q"), reader.scalar("Q")
-        metadata = _metadata(reader, counts[1])
+        metadata: dict[str, Any] = {}
+        for _ in range(counts[1]):
+            name = reader.text()
+            if name in metadata:
+                raise AttnscopeError("is given twice", where=f"{path}: {format_value(name)[1:-1]}")
+            metadata[name] = reader.value(reader.scalar("I"))
         entries = _entries(reader, counts[0])
         header = bytes(reader.data[: reader.at])
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise AttnscopeError(
-                f"general.alignment is {format_value(alignment)}", where=path, hint="expected a power of two"
-            )
+            message = f"general.alignment is {format_value(alignment)}"
+            raise AttnscopeError(message, where=path, hint="expected a power of two")
         base = _aligned(reader.at, alignment)
         digest = sample_digest(file, header, base, status.st_size)
     tensors = _located(entries, base, alignment, status.st_size)
@@ -102,30 +115,6 @@ class _Reader:
         code = _SCALARS[inner]
         start = self.take(count * struct.calcsize(f"<{code}"))
         return list(struct.unpack_from(f"<{count}{code}", self.data, start))
-
-
-def _check_start(reader: _Reader, size: int) -> None:
-    """Refuse files other than GGUF, and other versions."""
-    if size < 24:
-        raise AttnscopeError(f"is not GGUF ({size:,} bytes)", where=reader.path, hint="download it again")
-    start = reader.take(4)
-    if reader.data[start:4] != _MAGIC:
-        wrong = identify_bytes(bytes(reader.data[:512])) or ("something else", "name a GGUF file, or a model folder")
-        raise AttnscopeError(f"is {wrong[0]}, not GGUF", where=reader.path, hint=wrong[1])
-    version = reader.scalar("I")
-    if version not in (2, 3):
-        message = "is big-endian" if version >> 24 else f"is GGUF version {version}"
-        raise AttnscopeError(message, where=reader.path, hint="convert it with a current llama.cpp to version 3")
-
-
-def _metadata(reader: _Reader, count: int) -> dict[str, Any]:
-    metadata: dict[str, Any] = {}
-    for _ in range(count):
-        name = reader.text()
-        if name in metadata:
-            raise AttnscopeError("is given twice", where=f"{reader.path}: {format_value(name)[1:-1]}")
-        metadata[name] = reader.value(reader.scalar("I"))
-    return metadata
 
 
 def _entries(reader: _Reader, count: int) -> list[TensorInfo]:

@@ -94,7 +94,11 @@ def read_header(path: Path) -> SafetensorsHeader:
         raw = _header_bytes(file, status.st_size, path)
         digest = sample_digest(file, raw, 8 + len(raw), status.st_size)
     entries = as_object(parse_json(raw, f"{path}: header"), f"{path}: header")
-    metadata = _metadata(entries.pop("__metadata__", None), path)
+    given, where = entries.pop("__metadata__", None), f"{path}: __metadata__"
+    metadata = as_object({} if given is None else given, where)
+    for key, text in metadata.items():
+        if not isinstance(text, str):
+            raise AttnscopeError(f"is {format_value(text)}, not text", where=f"{where}.{format_value(key)[1:-1]}")
     base = 8 + len(raw)
     tensors = {name: _tensor(name, entry, base, status.st_size, path) for name, entry in entries.items()}
     _check_cover(tensors, base, status.st_size, path)
@@ -113,9 +117,8 @@ def _header_bytes(file: BinaryIO, size: int, path: Path) -> bytes:
         if len(start) >= 10 and length + 8 > size:
             message = f"the header should have {length:,} bytes, the file has {size:,}"
             raise AttnscopeError(message, where=path, hint="the file is truncated or damaged: download it again")
-        raise AttnscopeError(
-            f"is not safetensors ({size:,} bytes)", where=path, hint="download it again, or convert it"
-        )
+        hint = "download it again, or convert it"
+        raise AttnscopeError(f"is not safetensors ({size:,} bytes)", where=path, hint=hint)
     file.seek(8)
     raw = read_at_most(file, length)
     if len(raw) < length:
@@ -131,15 +134,6 @@ def sample_digest(file: BinaryIO, header: bytes, start: int, size: int) -> bytes
         file.seek(start + room * i // (_SAMPLES - 1))
         digest.update(read_at_most(file, _SAMPLE_BYTES))
     return digest.digest()
-
-
-def _metadata(value: Any, path: Path) -> dict[str, str]:
-    where = f"{path}: __metadata__"
-    metadata = as_object({} if value is None else value, where)
-    for key, text in metadata.items():
-        if not isinstance(text, str):
-            raise AttnscopeError(f"is {format_value(text)}, not text", where=f"{where}.{format_value(key)[1:-1]}")
-    return metadata
 
 
 def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorInfo:
@@ -161,9 +155,8 @@ def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorIn
         raise AttnscopeError(message, where=where, hint="the file is truncated or damaged: download it again")
     needed, given = prod(shape) * DTYPE_BYTES[dtype], offsets[1] - offsets[0]
     if needed != given or max(shape, default=0) > size:
-        message = (
-            f"{dtype} of shape {_format_list(shape)} needs {format_value(needed)} bytes, data_offsets give it {given:,}"
-        )
+        needs = f"{dtype} of shape {_format_list(shape)} needs {format_value(needed)} bytes"
+        message = f"{needs}, data_offsets give it {given:,}"
         raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
     return TensorInfo(name, path, dtype, tuple(shape), base + offsets[0], base + offsets[1])
 
@@ -184,12 +177,9 @@ def _check_cover(tensors: dict[str, TensorInfo], base: int, size: int, path: Pat
     reached, before = base, "the header"
     for info in sorted(tensors.values(), key=lambda t: (t.start, t.end)):
         if info.start != reached:
-            what = "overlaps" if info.start < reached else "leaves a gap after"
-            raise AttnscopeError(
-                f"{what} {before}", where=f"{path}: {format_value(info.name)[1:-1]}", hint="download the file again"
-            )
+            what, where = "overlaps" if info.start < reached else "leaves a gap after", format_value(info.name)[1:-1]
+            raise AttnscopeError(f"{what} {before}", where=f"{path}: {where}", hint="download the file again")
         reached, before = info.end, format_value(info.name)
     if reached != size:
-        raise AttnscopeError(
-            f"{size - reached:,} bytes belong to no tensor", where=path, hint="download the file again"
-        )
+        message = f"{size - reached:,} bytes belong to no tensor"
+        raise AttnscopeError(message, where=path, hint="download the file again")

@@ -38,17 +38,6 @@ def cached_folder(name: str) -> Path:
     return cache_folder() / (_PREFIX + name.replace("/", "--"))
 
 
-def cached_names(wanted: str) -> list[str]:
-    """Return names in the cache whose last part is `wanted`, or that differ in capitals alone."""
-    try:
-        names = [name.removeprefix(_PREFIX) for name in os.listdir(cache_folder()) if name.startswith(_PREFIX)]
-    except OSError:
-        return []
-    names = ["/".join(name.split("--", 1)) for name in names]
-    last = wanted.lower().rpartition("/")[2]
-    return sorted(name for name in names if name.lower().rpartition("/")[2] == last)
-
-
 def is_cache_entry(path: Path) -> bool:
     """Tell whether a folder is that of a repository in some cache."""
     return path.name.startswith(_PREFIX) and (path / _SNAPSHOTS).is_dir()
@@ -62,9 +51,13 @@ def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
         commits = sorted(entry.name for entry in list(os.scandir(path / _SNAPSHOTS)) if entry.is_dir())
     except OSError:
         commits = []
+    try:
+        interrupted = any(name.endswith(".incomplete") for name in os.listdir(path / _BLOBS))
+    except OSError:
+        interrupted = False
+    why = " (a download was interrupted)" if interrupted else ""
     if not commits:
-        partial = " (a download was interrupted)" if _interrupted(path) else ""
-        raise AttnscopeError(f"has no snapshot{partial}", where=path, hint=hint)
+        raise AttnscopeError(f"has no snapshot{why}", where=path, hint=hint)
     branch = path / _REFS / "main"
     main = read_file(branch, cap=_REF_BYTES).decode("ascii", "replace").strip() if branch.is_file() else None
     if main in commits:
@@ -75,24 +68,16 @@ def find_snapshot(path: Path, *, weights: bool) -> tuple[Path, bool]:
         message = f"has {len(commits)} snapshots, and refs/main names none of them"
         raise AttnscopeError(message, where=path, hint=f"pass one of them, such as {path / _SNAPSHOTS / commits[0]}")
     snapshot = path / _SNAPSHOTS / commit
-    _require_files(snapshot, hint, interrupted=_interrupted(path), weights=weights)
+    _require_files(snapshot, hint, why, weights=weights)
     return snapshot, commit == main
 
 
-def _interrupted(path: Path) -> bool:
-    try:
-        return any(name.endswith(".incomplete") for name in os.listdir(path / _BLOBS))
-    except OSError:
-        return False
-
-
-def _require_files(snapshot: Path, hint: str, *, interrupted: bool, weights: bool) -> None:
+def _require_files(snapshot: Path, hint: str, why: str, *, weights: bool) -> None:
     """Refuse a snapshot that has a link to a file that is not there, or lacks the config or the weights."""
     try:
         entries = list(os.scandir(snapshot))
     except OSError as e:
         raise AttnscopeError(f"cannot be listed: {e.strerror}", where=snapshot) from e
-    why = " (a download was interrupted)" if interrupted else ""
     names = sorted(entry.name for entry in entries)
     dangling = [entry.name for entry in entries if entry.is_symlink() and not os.path.exists(entry.path)]
     if missing := sorted(name for name in dangling if name.endswith(_NEEDED)):
@@ -110,7 +95,13 @@ def _require_files(snapshot: Path, hint: str, *, interrupted: bool, weights: boo
 def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError:
     """Return the error for a model that is neither a path nor in the cache."""
     near = did_you_mean(name, known) if known else ""
-    if similar := cached_names(name):
+    try:
+        cached = [folder.removeprefix(_PREFIX) for folder in os.listdir(cache_folder()) if folder.startswith(_PREFIX)]
+    except OSError:
+        cached = []
+    names, last = ["/".join(folder.split("--", 1)) for folder in cached], name.lower().rpartition("/")[2]
+    # the same name of other authors, or in other capitals
+    if similar := sorted(other for other in names if other.lower().rpartition("/")[2] == last):
         hint = f"the Hugging Face cache has {' and '.join(similar)}"
     elif near.startswith("did"):
         hint = near

@@ -11,7 +11,7 @@ from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg, did_you_mean
 from attnscope.base.files.reading import as_object, format_value, read_json
-from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_CONFIG, MAX_INDEX, SINGLE
+from attnscope.checkpoints.folder import CONFIG, INDEX, MAX_CONFIG, MAX_INDEX, SINGLE, Folder, open_folder
 from attnscope.checkpoints.hub_cache import cached_folder, find_snapshot, is_cache_entry, is_repository, not_cached
 from attnscope.checkpoints.samples import GGUF, exists, sample_names, samples_folder
 
@@ -42,12 +42,9 @@ class Located:
 
 
 def locate(name: str, option: str | None = None) -> Located:
-    """Find a model, without a network.
+    """Find a model, without a network; `option` is that which names a tokenizer in place of a model.
 
     A folder or file of this name comes first, then a bundled sample, then a repository in the Hugging Face cache.
-
-    Args:
-        option: The option that names a tokenizer in place of a model; None for a model.
     """
     if not name:
         # An empty environment variable; Path("") is the current folder.
@@ -148,12 +145,11 @@ def _refuse_other_layouts(path: Path) -> None:
         hint = f"pass the folder that has one: {arg('model', path / inner[0])}{more}"
         raise AttnscopeError(f"has no {CONFIG}", where=path, hint=hint)
     if files := [name for name in names if name.endswith(GGUF)]:
-        raise AttnscopeError(
-            f"has no {CONFIG}", where=path, hint=f"pass the GGUF file: {arg('model', path / files[0])}"
-        )
-    if single := [name for name in names if _kind(name) is not None]:
-        what, _ = _kind(single[0]) or ("", "")
-        raise AttnscopeError(f"has no {CONFIG}; {single[0]} is {what}", where=path, hint=_SAFETENSORS)
+        hint = f"pass the GGUF file: {arg('model', path / files[0])}"
+        raise AttnscopeError(f"has no {CONFIG}", where=path, hint=hint)
+    for name in names:
+        if kind := _kind(name):
+            raise AttnscopeError(f"has no {CONFIG}; {name} is {kind[0]}", where=path, hint=_SAFETENSORS)
 
 
 def _adapter(path: Path) -> AttnscopeError:
@@ -212,3 +208,18 @@ def _single(path: Path) -> str | None:
         if isinstance(table, dict) and path.name in table.values() and not _has(path.parent, SINGLE):
             return None
     return path.name
+
+
+def open_checkpoint(path: Path, adapter: str | None = None, weights: str | None = None) -> Folder:
+    """Read the config and all tensor headers of a checkpoint; `weights` is the file that has them, None to find it."""
+    if path.suffix != GGUF or path.is_dir():
+        folder = open_folder(path, weights)
+    else:
+        from attnscope.checkpoints.gguf import open_gguf
+
+        folder = open_gguf(path)
+    if adapter is None:
+        return folder
+    from attnscope.checkpoints.adapter import add_adapter
+
+    return add_adapter(folder, Path(adapter))

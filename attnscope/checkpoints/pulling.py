@@ -29,9 +29,8 @@ _SHOWN = 3  # names of files in an error
 def pull(name: str, *, bars: bool = False) -> Path:
     """Fetch a repository's files that attnscope reads, with the library's bars or without, and return their folder."""
     if not is_repository(name):
-        raise UsageError(
-            f"'{name}' is not the name of a repository", where="ORG/NAME", hint="use a name such as org/name"
-        )
+        hint = "use a name such as org/name"
+        raise UsageError(f"'{name}' is not the name of a repository", where="ORG/NAME", hint=hint)
     hub = _Hub(name, bars=bars)
     names, inner = hub.names(), ""
     if MODULES in names:

@@ -32,14 +32,13 @@ def find_config(name_or_path: str) -> Path:
     if exists(path, folder=False):
         return path
     if exists(path, folder=True):
-        raise AttnscopeError(
-            "is a folder, not a TOML file", where=path, hint=f"use {arg('model')} for a checkpoint folder"
-        )
-    if name_or_path.removesuffix(".toml") in sample_names("configs"):
-        return samples_folder("configs") / f"{name_or_path.removesuffix('.toml')}.toml"
-    known = sample_names("configs")
-    hint = did_you_mean(name_or_path, known) if known else None
-    raise AttnscopeError("no such file or bundled config", where=name_or_path, hint=hint)
+        hint = f"use {arg('model')} for a checkpoint folder"
+        raise AttnscopeError("is a folder, not a TOML file", where=path, hint=hint)
+    name, known = name_or_path.removesuffix(".toml"), sample_names("configs")
+    if name in known:
+        return samples_folder("configs") / f"{name}.toml"
+    near = did_you_mean(name_or_path, known) if known else None
+    raise AttnscopeError("no such file or bundled config", where=name_or_path, hint=near)
 
 
 def exists(path: Path, *, folder: bool) -> bool:

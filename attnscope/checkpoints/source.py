@@ -138,7 +138,13 @@ def tokenize(
 def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, truncate: bool = False) -> None:
     """Refuse tokens that the model's tables have no row for, and without `truncate` more than it has positions."""
     c = source.config
-    _check_types(tokens, c.n_segments, where)
+    worst = max(tokens, key=lambda t: t.type_id)
+    if c.n_segments and worst.type_id >= c.n_segments:  # a model without a segment table takes no types
+        rows = "1 row" if c.n_segments == 1 else f"{c.n_segments} rows"
+        message = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
+        paired = any(token.segment for token in tokens)
+        hint = f"remove {arg('pair')}, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
+        raise AttnscopeError(f"{message} (type_vocab_size)", where=where, hint=hint)
     worst = max(tokens, key=lambda t: t.id)
     if worst.id >= c.vocab_size:
         message = f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
@@ -146,17 +152,6 @@ def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, trunca
     if c.max_positions is not None and len(tokens) > c.max_positions and not truncate:
         message = f"{len(tokens)} tokens, but the model takes at most {c.max_positions}"
         raise AttnscopeError(message, where=where, hint=f"pass {arg('truncate', True)} to truncate the text")
-
-
-def _check_types(tokens: list[Token], n_segments: int, where: str) -> None:
-    """Refuse a type id that the model's segment table has no row for; a model without such a table takes none."""
-    worst = max(tokens, key=lambda t: t.type_id)
-    if n_segments and worst.type_id >= n_segments:
-        rows = "1 row" if n_segments == 1 else f"{n_segments} rows"
-        message = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
-        paired = any(token.segment for token in tokens)
-        hint = f"remove {arg('pair')}, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
-        raise AttnscopeError(f"{message} (type_vocab_size)", where=where, hint=hint)
 
 
 def _closes(token: Token) -> bool:

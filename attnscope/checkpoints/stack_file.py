@@ -103,22 +103,13 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
         model.setdefault("max_positions", 512)
     if isinstance(model.get("scale"), bool):
         model["scale"] = None if model["scale"] else 1.0
-    _check_width(model, path)
-    _check_mask(model, path)
-    return model
-
-
-def _check_width(model: dict[str, Any], path: Path) -> None:
-    """Refuse heads without output projection whose width differs from the residual stream or the MLP."""
-    width = model["n_heads"] * model["d_value"]
-    if model.get("out_projection", True) or width == model["d_model"]:
-        return
-    if model["n_layers"] > 1 or model.get("residual", True) or model.get("d_mlp"):
+    # heads without output projection are as wide as the residual stream and the MLP, if there are such
+    width, needs = model["n_heads"] * model["d_value"], model.get("residual", True) or model.get("d_mlp")
+    whole = model.get("out_projection", True) or width == model["d_model"]
+    if not whole and (model["n_layers"] > 1 or needs):
         hint = f"set out_projection = true, or make n_heads × d_value equal to d_model = {model['d_model']}"
         raise AttnscopeError(f"without an output projection the heads are {width} wide", where=path, hint=hint)
 
-
-def _check_mask(model: dict[str, Any], path: Path) -> None:
     if isinstance(model.get("mask"), str):
         terms = parse_stored_mask(model["mask"], f"{path}: mask")
         if any(isinstance(term, Own) for term in leaves(terms)):
@@ -128,3 +119,4 @@ def _check_mask(model: dict[str, Any], path: Path) -> None:
             what = "a file" if isinstance(of_text[0], MatrixFile) else str(of_text[0])
             hint = f"pass it with {arg('mask')}"
             raise AttnscopeError(f"{what} cannot be the model's mask", where=f"{path}: mask", hint=hint)
+    return model

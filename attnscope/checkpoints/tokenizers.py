@@ -63,26 +63,20 @@ def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
     if named is not None:
         return open_tokenizer(named, folder.config)
     try:
-        return _own_tokenizer(folder)
+        if folder.tokenizer is not None:
+            return FoundTokenizer(FileTokenizer(folder.path, folder.tokenizer), {}, "")
+        present = set(os.listdir(folder.path))
+        if TOKENIZER in present:
+            return FoundTokenizer(load_tokenizer(folder.path / TOKENIZER), {}, "")
+        return _build(folder.path, present, folder.config)
     except AttnscopeError as e:
         return FoundTokenizer(MissingTokenizer(e), {}, "")
 
 
-def _own_tokenizer(folder: Folder) -> FoundTokenizer:
-    if folder.tokenizer is not None:
-        return FoundTokenizer(FileTokenizer(folder.path, folder.tokenizer), {}, "")
-    present = set(os.listdir(folder.path))
-    if TOKENIZER in present:
-        return FoundTokenizer(load_tokenizer(folder.path / TOKENIZER), {}, "")
-    return _build(folder.path, present, folder.config)
-
-
 def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
-    """Open the file or folder of `--tokenizer`.
+    """Open a tokenizer.json (of any name), a vocabulary file, a folder with one, or that of a model, by its name.
 
-    Args:
-        named: A tokenizer.json (of any name), a vocabulary file, a folder with one, or a model's name.
-        config: The config.json of the model, which decides how a vocabulary is used if the folder does not.
+    The model's config.json decides how a vocabulary is used if the folder does not.
     """
     path = Path(named)
     if not exists(path, folder=False):

@@ -60,16 +60,16 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
 def known_models() -> KnownModels:
     """List the bundled samples and configs, and the families that the native engine runs."""
     samples, configs = samples_folder("sample_weights"), samples_folder("configs")
+
+    def in_short(path: Path) -> str:
+        opened = open_config(read_config_file(path)[1], str(path))
+        return f"{opened.family.name}, {opened.config.n_layers} layers × {opened.config.n_heads} heads"
+
     return KnownModels(
-        samples={name: _in_short(samples / name / "config.json") for name in sample_names("sample_weights")},
+        samples={name: in_short(samples / name / "config.json") for name in sample_names("sample_weights")},
         configs={name: read_stack(configs / f"{name}.toml").file.description for name in sample_names("configs")},
         families=sorted(FAMILIES),
     )
-
-
-def _in_short(path: Path) -> str:
-    opened = open_config(read_config_file(path)[1], str(path))
-    return f"{opened.family.name}, {opened.config.n_layers} layers × {opened.config.n_heads} heads"
 
 
 def _describe_file(path: Path, run: RunConfig) -> Description:

@@ -14,14 +14,12 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
-from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families import NATIVE_LAYOUT, check_counts, open_config
 from attnscope.checkpoints.families.lm_head import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
-from attnscope.checkpoints.families.spec import Family
-from attnscope.checkpoints.folder import Folder, open_weights
+from attnscope.checkpoints.folder import open_weights, unused_notes
 from attnscope.checkpoints.generation_rules import read_rules
-from attnscope.checkpoints.locating import locate
+from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.samples import find_config
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
 from attnscope.checkpoints.stack_file import StackDescription, read_stack
@@ -49,18 +47,13 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
 def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open the model of a run with the native engine."""
     if run.part is not None:
-        raise UsageError(
-            f"only works with {arg('engine', 'transformers')}, for a model with an encoder and a decoder",
-            where=arg("part"),
-            hint="remove it",
-        )
+        message = f"only works with {arg('engine', 'transformers')}, for a model with an encoder and a decoder"
+        raise UsageError(message, where=arg("part"), hint="remove it")
     if run.config is None:
         return _from_folder(run)
     if run.tokenizer is not None:
-        raise UsageError(
-            f"{arg('tokenizer')} and {arg('config')} cannot be used together",
-            hint="set tokenizer in the TOML file",
-        )
+        message = f"{arg('tokenizer')} and {arg('config')} cannot be used together"
+        raise UsageError(message, hint="set tokenizer in the TOML file")
     for name, given in ((arg("ignore_key"), run.ignore_key), (arg("trust_config", True), run.trust_config)):
         if given:
             hint = f"remove it; it applies to the config.json of a {arg('model')}"
@@ -90,6 +83,8 @@ def _from_folder(run: RunConfig) -> ModelSource:
 
         return NativeModel(load_stack(family, config, folder, n_layers, dtype, device))
 
+    leftover = unused_tensors(family, find_prefix(family, folder.tensors, where), folder.tensors)
+    unused = [name for name, noted in leftover.items() if noted]
     trained, masks = training_facts(folder)
     tokenizer = find_tokenizer(folder, run.tokenizer)
     source = ModelSource(
@@ -104,7 +99,7 @@ def _from_folder(run: RunConfig) -> ModelSource:
         tokenizer=tokenizer.tokenizer,
         load=load,
         folder=folder,
-        notes=(*located.notes, *described.notes, *folder.notes, *_unused_notes(family, folder, where)),
+        notes=(*located.notes, *described.notes, *folder.notes, *unused_notes(unused)),
         details=(*located.details, *folder.details),
         trained_masks=masks,
         libraries=("tokenizers",),
@@ -119,14 +114,6 @@ def _predicts(config: ModelConfig) -> PredictionKind | None:
         return None
     left_to_right = any(term.left_to_right for term in parse_mask(config.mask))
     return "next" if left_to_right else "masked"
-
-
-def _unused_notes(family: Family, folder: Folder, where: str) -> tuple[str, ...]:
-    """Return notes on unused parts of the checkpoint that a reader may expect to be used."""
-    unused = unused_tensors(family, find_prefix(family, folder.tensors, where), folder.tensors)
-    named = [name for name, noted in unused.items() if noted]
-    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
-    return (f"tensors that attention does not use: {', '.join(named[:3])}{more}",) if named else ()
 
 
 def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInput]) -> ModelSource:

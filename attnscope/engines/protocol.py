@@ -4,7 +4,7 @@ An engine module opens a `ModelSource`, whose `load` returns a `LoadedModel`, wh
 mask. No code outside `engines/` asks which engine it has.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -40,19 +40,10 @@ class UncutRun:
     """One text that has run without cuts, and can run again under any."""
 
     hidden: Tensor  # its final hidden states, (1, T, D)
-    # called with variants, sorted by the first layer in which they have a cut, and with a progress function (done,
-    # total); gives the final hidden states of the text under each of them, (V, rows, D), at named positions, ascending,
-    # or at all
-    run: "RunVariants"
-
-
-class RunVariants(Protocol):
-    """See UncutRun."""
-
-    def __call__(
-        self, variants: Sequence[Variant], progress: Progress | None = None, rows: Sequence[int] | None = None
-    ) -> Tensor:
-        """Run variants, and return their final hidden states at the given positions, or at all."""
+    # called with variants, sorted by the first layer in which they have a cut, perhaps with a progress function (done,
+    # total) and with positions, ascending; gives the final hidden states of the text under each variant, (V, rows, D),
+    # at these positions or at all
+    run: Callable[..., Tensor]
 
 
 class Engine(Protocol):
@@ -65,13 +56,9 @@ class Engine(Protocol):
     def forward(
         self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
     ) -> Tensor | None:
-        """Show the attention of every recorded layer over a batch to its recorders.
+        """Show the attention of every recorded layer over a batch to its recorders; layers above the last do not run.
 
-        Args:
-            recorders: Layer to its recorders; layers above the last of them do not run.
-
-        Returns:
-            The final hidden states of every token, (B, T, D), if `final`; else None.
+        With `final`, they do, and the final hidden states of every token, (B, T, D), are returned.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -122,9 +122,8 @@ def device_failure(error: BaseException) -> AttnscopeError | None:
         return None
     lines = " ".join(message.split("\n", 1)[0].split())
     if "out of memory" in message or "CUBLAS_STATUS_ALLOC_FAILED" in message:
-        hint = (
-            f"select fewer layers or heads, a shorter text or a smaller {arg('dtype')}, or use {arg('device', 'cpu')}"
-        )
+        smaller = f"select fewer layers or heads, a shorter text or a smaller {arg('dtype')}"
+        hint = f"{smaller}, or use {arg('device', 'cpu')}"
         return DeviceMemoryExceeded(f"the GPU is full: {'. '.join(lines.split('. ')[:3])}", hint=hint)
     hint = f"use {arg('device', 'cpu')}"
     if "no kernel image" in message:

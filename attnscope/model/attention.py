@@ -80,6 +80,13 @@ def attend(
     return output
 
 
+def attended(inputs: AttentionInputs) -> Tensor:
+    """Return the output of one layer's attention, (B, H, Q, Ev), that nothing records."""
+    output = attend(inputs)
+    assert output is not None
+    return output
+
+
 @dataclass(frozen=True)
 class _LayerJob:
     """How one layer is computed; see `attend`."""

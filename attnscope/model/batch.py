@@ -1,13 +1,12 @@
 """Batches: tokens of several texts as tensors, padded on the right."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from attnscope.checkpoints.tokenization.word_tokenizer import pad_batch
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.findings.tokens import Token
 from attnscope.model.masks import padding_mask
@@ -41,9 +40,8 @@ class TokenTensors:
 
     def repeated(self, count: int) -> "TokenTensors":
         """Return one text repeated `count` times, side by side."""
-        ids, types, positions = (None if tensor is None else tensor.expand(count, -1) for tensor in self.ids)
-        assert ids is not None
-        assert types is not None
+        ids, types = (tensor.expand(count, -1) for tensor in self.ids[:2])
+        positions = None if self.positions is None else self.positions.expand(count, -1)
         kinds = {name: tensor.expand(count, -1) for name, tensor in self.kinds.items()}
         return TokenTensors((ids, types, positions), self.lengths * count, kinds, self.real.expand(count, -1))
 
@@ -52,16 +50,18 @@ def pad_texts(
     texts: Sequence[Sequence[Token]], device: torch.device, positions: Sequence[Sequence[int] | None] = ()
 ) -> TokenTensors:
     """Return texts as tensors; `positions` are the position ids of every text, None if the model counts them."""
-    ids, types, lengths = pad_batch(texts)
+    lengths = [len(tokens) for tokens in texts]
     longest = max(lengths)
-    of_kinds = [
-        [[selects(token) for token in tokens] + [False] * (longest - len(tokens)) for tokens in texts]
-        for selects in KEY_TOKENS.values()
-    ]
+
+    def padded(of_token: Callable[[Token], int]) -> list[list[int]]:
+        return [[of_token(token) for token in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
+
+    ids, types = padded(lambda token: token.id), padded(lambda token: token.type_id)
+    of_kinds = [padded(selects) for selects in KEY_TOKENS.values()]
     real = torch.arange(longest)[None] < torch.tensor(lengths)[:, None]  # (B, T)
     # each upload waits for the device
     numbers = torch.stack([torch.tensor(ids), torch.tensor(types)]).to(device)
-    real, *kinds = torch.cat([real[None], torch.tensor(of_kinds)]).to(device)
+    real, *kinds = torch.cat([real[None], torch.tensor(of_kinds, dtype=torch.bool)]).to(device)
     placed = None
     if any(given is not None for given in positions):
         every = [list(range(n) if given is None else given) for given, n in zip(positions, lengths, strict=True)]

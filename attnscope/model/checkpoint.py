@@ -1,15 +1,21 @@
 """Build a Stack that reads its parameters from safetensors; every tensor is accounted for."""
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
-from attnscope.checkpoints.families.counts import NOT_ONE_MODEL, check_counts
-from attnscope.checkpoints.families.names import Names, TensorLocation, find_prefix, unused_tensors
+from attnscope.checkpoints.families.names import (
+    NOT_ONE_MODEL,
+    Names,
+    check_counts,
+    find_prefix,
+    unused_tensors,
+)
 from attnscope.checkpoints.families.spec import Chunk, Family, Outside, Stacked
 from attnscope.checkpoints.folder import Folder
 from attnscope.model.stack import Stack
@@ -25,6 +31,7 @@ class ParameterSlice:
     """Location of a native parameter in a tensor of the checkpoint."""
 
     parameter: str
+    tensor: str
     shape: tuple[int, ...]
     transposed: bool  # the tensor is stored as (in, out)
     # rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole
@@ -95,8 +102,8 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
     check_counts(family, config, {name: info.shape for name, info in folder.tensors.items()}, where)
     names = Names(family, find_prefix(family, folder.tensors, where), folder.tensors, str(folder.path))
     plan: dict[str, list[ParameterSlice]] = {}
-    for part, tensor in _parameter_slices(config, names):
-        info = folder.tensors[tensor]
+    for part in _parameter_slices(config, names):
+        info = folder.tensors[part.tensor]
         if info.dtype not in _FLOATS and info.block is None:
             hint = "attnscope reads only floating-point checkpoints"
             raise AttnscopeError(f"is stored as {info.dtype}", where=f"{info.file}: {info.name}", hint=hint)
@@ -104,56 +111,40 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
             message = f"has shape {list(info.shape)}, '{part.parameter}' needs {list(part.source_shape())}"
             raise AttnscopeError(message, where=f"{info.file}: {info.name}", hint=NOT_ONE_MODEL)
         plan.setdefault(info.name, []).append(part)
-    _check_unused(names, folder, plan)
+    unused = unused_tensors(family, names.prefix, folder.tensors)
+    for name, info in folder.tensors.items():
+        if name not in plan and name not in unused:
+            hint = f"family '{family.name}' does not use it, and it may change attention"
+            raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)
     return plan
 
 
-def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[tuple[ParameterSlice, str]]:
-    """Yield every parameter of the whole model, with the name of the tensor that holds it."""
+def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[ParameterSlice]:
+    """Yield every parameter of the whole model."""
     with torch.device("meta"):
         shapes = {name: tuple(p.shape) for name, p in Stack(config, 1).named_parameters()}
     for first in shapes:
         layers = range(config.n_layers) if first.startswith("blocks.0.") else range(1)
-        for layer in layers:  # every block has the shapes of block 0
+        for layer in layers:
             parameter = first.replace("blocks.0.", f"blocks.{layer}.", 1)
-            place = names.find(parameter)
-            yield (
-                parameter_slice(names.family, parameter, first, shapes, place, config.n_heads, config.n_experts),
-                place.tensor,
-            )
+            yield parameter_slice(names, parameter, shapes, config.n_heads, config.n_experts)
 
 
 def parameter_slice(
-    family: Family,
-    parameter: str,
-    first: str,
-    shapes: Mapping[str, tuple[int, ...]],
-    place: TensorLocation,
-    n_heads: int,
-    n_experts: int = 0,
+    names: Names, parameter: str, shapes: Mapping[str, tuple[int, ...]], n_heads: int, n_experts: int = 0
 ) -> ParameterSlice:
-    """Locate a parameter within its tensor; `first` is the same parameter of block 0, as all of `shapes` are."""
+    """Locate a parameter in a checkpoint; `shapes` are those of block 0, as every block has them, and outside."""
+    place, first = names.find(parameter), re.sub(r"^blocks\.\d+\.", "blocks.0.", parameter)
     module, kind = first.rsplit(".", 1)
-    name, shape, entry = module.rsplit(".", 1)[-1], shapes[first], place.entry
-    transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in family.transposed)
-    if isinstance(entry, str | Outside):
-        return ParameterSlice(parameter, shape, transposed)
+    name, entry, turned = module.rsplit(".", 1)[-1], place.entry, names.family.transposed
+    transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in turned)
     expert = (place.expert or 0, n_experts) if isinstance(entry, Stacked) else None
-    if not entry.part:
-        return ParameterSlice(parameter, shape, transposed, expert=expert)
+    located = ParameterSlice(parameter, place.tensor, shapes[first], transposed, expert=expert)
+    if isinstance(entry, str | Outside) or not entry.part:
+        return located
     sizes = [shapes[f"{module.removesuffix(name)}{sibling}.{kind}"][0] for sibling in entry.parts]
     at = entry.parts.index(entry.part)
     if isinstance(entry, Stacked) and entry.alternating:
-        return ParameterSlice(parameter, shape, transposed, (at, sum(sizes), sum(sizes)), len(sizes), expert=expert)
+        return replace(located, rows=(at, sum(sizes), sum(sizes)), step=len(sizes))
     rows = sum(sizes[:at]), sum(sizes[: at + 1]), sum(sizes)
-    per_head = n_heads if isinstance(entry, Chunk) and entry.per_head else 0
-    return ParameterSlice(parameter, shape, transposed, rows, per_head=per_head, expert=expert)
-
-
-def _check_unused(names: Names, folder: Folder, plan: Mapping[str, object]) -> None:
-    """Refuse a checkpoint with a tensor that the family neither uses nor expects to be left over."""
-    unused = unused_tensors(names.family, names.prefix, folder.tensors)
-    for name, info in folder.tensors.items():
-        if name not in plan and name not in unused:
-            hint = f"family '{names.family.name}' does not use it, and it may change attention"
-            raise AttnscopeError(f"unknown tensor '{name}'", where=info.file, hint=hint)
+    return replace(located, rows=rows, per_head=n_heads if isinstance(entry, Chunk) and entry.per_head else 0)

@@ -47,20 +47,17 @@ _SERIES = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1
 def softmax(
     masked: NDArray[Any], weights: NDArray[Any], places: NDArray[Any], strongest: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Compute the softmax of every row, its entropy, and its largest weights.
+    """Compute the softmax of every row, and its largest weights; return its entropy in bits and its largest score.
 
-    Keys are ranked by scores, which give the order of weights and also order weights that underflow to 0.
+    Keys are ranked by scores, which give the order of weights and also order weights that underflow to 0. In a row
+    without an allowed key weights and entropy are 0, and the largest score is −inf.
 
     Args:
         masked: Scores, (n, size), size at least 1; −inf where a key is not allowed, otherwise finite.
-        weights: Receives the softmax, (n, size); 0 in a row without an allowed key. It may be `masked` itself.
+        weights: Receives the softmax, (n, size). It may be `masked` itself.
         places: Receives places of the largest weights in order, the first of equals first, (n, count), where count
             may be 0; −1 where fewer keys are allowed. int64.
         strongest: Receives these weights, (n, count); 0 where fewer keys are allowed.
-
-    Returns:
-        −Σ w log₂ w of every row, in bits, (n,), float32; 0 in a row without an allowed key. The largest score of
-        every row, in the same form; −inf there.
     """
     n, size = masked.shape
     totals = np.empty((n, 3))
@@ -77,15 +74,8 @@ def softmax(
 def sums(weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], query: int) -> NDArray[Any]:
     """Sum the weights of every row up: by distance, up to some distances, and on some kinds of keys.
 
-    Args:
-        weights: (texts, heads, rows, size), rows being neighbours and size at least 1.
-        kinds: 1 for a key of a kind, otherwise 0, (texts, n_kinds, size).
-        reaches: Distances, (n_reaches,), int64.
-        query: Place of the first row's query among the keys; it may lie in front of them or behind.
-
-    Returns:
-        (1 + n_reaches + n_kinds, texts, heads, rows), float32: Σ w · |query − key|, the weight on keys at most so far
-        away, and the weight on keys of each kind.
+    See RowSummary.sums; `weights` are (texts, heads, rows, size), size at least 1. `query` is the place of the first
+    row's query among the keys: it may lie in front of them or behind.
     """
     texts, heads, rows, size = weights.shape
     padded = np.zeros((*kinds.shape[:2], -(-size // CHUNK) * CHUNK), np.float32)

@@ -61,9 +61,8 @@ class BatchCuts:
 
         Returns True where a query has no key left, (B, h, q); None if nothing was cut in this tile.
         """
-        if not self._write_(masked, heads, (q0, k0), -torch.inf, renormalised=True):
-            return None
-        return (masked == -torch.inf).all(-1)
+        cut = self._write_(masked, heads, (q0, k0), -torch.inf, renormalised=True)
+        return (masked == -torch.inf).all(-1) if cut else None
 
     def zero_(self, weights: Tensor, heads: list[int] | slice, q0: int, k0: int) -> None:
         """Write 0 into the weights of a tile where an edge is cut without renormalising; see mask_."""
@@ -97,10 +96,7 @@ class BatchCuts:
                 heads, queries = (torch.tensor(numbers, device=output.device) for numbers in (edge.heads, edge.queries))
                 output[place, heads[:, None], queries] += edge.added.to(output.dtype)
         for place, head_cut in self._heads:
-            if head_cut.output is None:
-                output[place, head_cut.head] = 0.0
-            else:
-                output[place, head_cut.head] = head_cut.output.to(output.dtype)
+            output[place, head_cut.head] = 0.0 if head_cut.output is None else head_cut.output.to(output.dtype)
 
 
 def cuts_of_layer(variants: Sequence[Variant], layer: int) -> BatchCuts | None:

@@ -99,13 +99,10 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
     tops = [recorder for recorder in kept if isinstance(recorder, TopRecorder)]
     rows = [recorder for recorder in kept if isinstance(recorder, RowRecorder)]
     orders = {top.by for top in tops}
-    if len(tops) + len(rows) < len(kept) or len(orders) > 1 or not orders <= {"weight", "value"}:
-        return None
-    if not all(top.ranks_all and top.count <= MOST_KEYS for top in tops):
-        return None
-    if not all(row.sources.self_attention for row in rows):
-        return None
-    if len({id(row.sources) for row in rows}) > 1:
+    known = len(tops) + len(rows) == len(kept) and len(orders) < 2 and orders <= {"weight", "value"}
+    known = known and all(top.ranks_all and top.count <= MOST_KEYS for top in tops)
+    known = known and all(row.sources.self_attention for row in rows)
+    if not known or len({id(row.sources) for row in rows}) > 1:
         return None
     rows_of_layer = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
     return rows_of_layer if rows_of_layer.is_finite() else None  # operators say which head it is

@@ -17,9 +17,8 @@ from attnscope.model.inputs import AttentionSpec, Rotation
 from attnscope.model.layers import Attention
 from attnscope.model.module_hooks import first_argument, in_this_thread, listening
 from attnscope.model.positions import learned_rows, rotary_frequencies, rotary_tables, sinusoidal
-from attnscope.model.recorders.base import BaseRecorder
 from attnscope.model.stack import Ids, Stack
-from attnscope.model.tile import Tile
+from attnscope.model.tile import Recorder, Tile
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -46,7 +45,7 @@ def modules_of(stack: Stack, layer: int) -> LayerModules:
     return LayerModules(stack, stack.embed.norm, blocks, attention.q, attention.k, attention.q_norm, attention.k_norm)
 
 
-class RowCapture(BaseRecorder):
+class RowCapture(Recorder):
     """A recorder of one query of one head, from the inputs of attention on.
 
     Attributes:

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from attnscope.model.layers import RMSNorm
 from attnscope.model.module_hooks import listening
 from attnscope.model.precision import to_float64
-from attnscope.model.recorders.base import BaseRecorder
 from attnscope.model.stack import Stack
-from attnscope.model.tile import Tile
+from attnscope.model.tile import Recorder, Tile
 
 PullBack = Callable[[Tensor], tuple[Tensor, Tensor]]  # a direction behind a norm to one before it, and the bias's share
 
@@ -95,7 +94,7 @@ class StreamCapture:
         self.layers.append(LayerParts(bias, changed, pull_back))
 
 
-class HeadLogits(BaseRecorder):
+class HeadLogits(Recorder):
     """Contribution of every source to each text's direction, (B, D), through every head: `added`, (B, heads, keys)."""
 
     def __init__(self, heads: int, positions: Sequence[int], direction: Tensor, n_keys: int) -> None:
@@ -134,8 +133,7 @@ class LogitParts:
 class Directions:
     """Directions of targets in the residual stream, before the final norm and before every layer's norms.
 
-    Args:
-        targets: For each text the id of its target, and the id whose logit is subtracted (None for none).
+    A target of a text is an id, and the id whose logit is subtracted, if any.
 
     Attributes:
         stream: The direction of each text, (B, D).

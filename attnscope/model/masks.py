@@ -13,6 +13,14 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.request.masks.terms import AnyOf, Bidirectional, Causal, Mask, MaskTerm, Own
 
+_RUN, _SHORT, _CELLS = 64, 512, 1 << 22  # rows of a run; keys below which nothing is gained; cells evaluated at once
+
+
+def _longest_run(hidden: list[int], n_keys: int) -> tuple[int, int]:
+    """Return the longest range without one of the hidden keys."""
+    runs = ((before + 1, end) for before, end in pairwise([-1, *hidden, n_keys]))
+    return max(runs, key=lambda run: run[1] - run[0])
+
 
 @dataclass(frozen=True)
 class PaddingMask(Mask):
@@ -57,16 +65,6 @@ class GivenQueriesMask(Mask):
 
 
 @dataclass(frozen=True)
-class TopLeftCausal(Mask):
-    """Causal as if the first query were that of the first key: a mistake of programs that decode with a cache."""
-
-    first: int
-
-    def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor:
-        return k <= q - self.first
-
-
-@dataclass(frozen=True)
 class HiddenKeysMask(Mask):
     """In every text some keys are seen by no query."""
 
@@ -80,8 +78,7 @@ class HiddenKeysMask(Mask):
 
     @cached_property
     def _visible_run(self) -> tuple[int, int]:
-        ends = [-1, *self.hidden.any(0).nonzero()[:, 0].tolist(), self.hidden.shape[1]]
-        return max(((a + 1, b) for a, b in pairwise(ends)), key=lambda run: run[1] - run[0])
+        return _longest_run(self.hidden.any(0).nonzero()[:, 0].tolist(), self.hidden.shape[1])
 
 
 @dataclass(frozen=True)
@@ -183,21 +180,24 @@ class FunctionMask(Mask):
         numbers = self._runs(q0, q1, n_keys)
         if numbers is None:
             return 0, n_keys
-        runs = [run for run in (self._run(n, n_keys).seen for n in numbers) if run[0] < run[1]]
-        return min((run[0] for run in runs), default=0), max((run[1] for run in runs), default=0)
+        runs = [(start, end) for start, end in (self._run(n, n_keys)[0] for n in numbers) if start < end]
+        return min((start for start, _ in runs), default=0), max((end for _, end in runs), default=0)
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Return keys that all rows of the runs around these see."""
-        runs = [self._run(n, n_keys).seen_by_all for n in self._runs(q0, q1, n_keys) or ()]
-        return max((run[0] for run in runs), default=0), min((run[1] for run in runs), default=0)
+        runs = [self._run(n, n_keys)[1] for n in self._runs(q0, q1, n_keys) or ()]
+        return max((start for start, _ in runs), default=0), min((end for _, end in runs), default=0)
 
     def _runs(self, q0: int, q1: int, n_keys: int) -> range | None:
         """Return the numbers of the runs around some rows; None for a short text, which is one tile anyway."""
         known = n_keys >= _SHORT and q1 <= self.n_queries
         return range(q0 // _RUN, -(-q1 // _RUN)) if known else None
 
-    def _run(self, number: int, n_keys: int) -> "_VisibleKeys":
-        """Evaluate the function on a run of rows, a block of keys at a time, unless that was done before."""
+    def _run(self, number: int, n_keys: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return the range of keys that some row of a run sees, and the longest range that all of its rows see.
+
+        The function is evaluated a block of keys at a time, unless that was done before.
+        """
         if (number, n_keys) not in self._evaluated:
             rows = torch.arange(number * _RUN, min(self.n_queries, (number + 1) * _RUN), device=self.device)[:, None]
             step = max(_RUN, _CELLS // (self.n_texts * self.n_heads * max(1, len(rows))))
@@ -209,32 +209,14 @@ class FunctionMask(Mask):
                 visible.append(cells.any(0))
                 everywhere.append(cells.all(0))
             cells = torch.stack((torch.cat(visible), torch.cat(everywhere))).cpu()  # one wait for a GPU
-            self._evaluated[number, n_keys] = _VisibleKeys.of(*cells)
+            places = cells[0].nonzero()[:, 0]
+            seen = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+            self._evaluated[number, n_keys] = seen, _longest_run((~cells[1]).nonzero()[:, 0].tolist(), n_keys)
         return self._evaluated[number, n_keys]
 
     @cached_property
-    def _evaluated(self) -> "dict[tuple[int, int], _VisibleKeys]":
+    def _evaluated(self) -> dict[tuple[int, int], tuple[tuple[int, int], tuple[int, int]]]:
         return {}
-
-
-_RUN, _SHORT, _CELLS = 64, 512, 1 << 22  # rows of a run; keys below which nothing is gained; cells evaluated at once
-
-
-@dataclass(frozen=True)
-class _VisibleKeys:
-    """Which keys a run of rows may see."""
-
-    seen: tuple[int, int]  # the first key that any row sees, and the end of these keys
-    seen_by_all: tuple[int, int]
-
-    @classmethod
-    def of(cls, visible: Tensor, everywhere: Tensor) -> "_VisibleKeys":
-        places = visible.nonzero()[:, 0]
-        seen = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
-        hidden = (~everywhere).nonzero()[:, 0]
-        ends = torch.cat((torch.tensor([-1]), hidden, torch.tensor([len(everywhere)])))
-        longest = int(ends.diff().argmax())
-        return cls(seen, (int(ends[longest]) + 1, int(ends[longest + 1])))
 
 
 @dataclass(frozen=True)
@@ -295,9 +277,9 @@ class Intersection(Mask):
         return result
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
-        spans = [part.key_range(q0, q1, n_keys) for part in self.parts]
-        low = max((s[0] for s in spans), default=0)
-        return low, max(low, min((s[1] for s in spans), default=n_keys))
+        ranges = [part.key_range(q0, q1, n_keys) for part in self.parts]
+        low = max((r[0] for r in ranges), default=0)
+        return low, max(low, min((r[1] for r in ranges), default=n_keys))
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         ranges = [part.all_visible_range(q0, q1, n_keys) for part in self.parts]
@@ -372,12 +354,6 @@ def intersect(parts: Sequence[Mask]) -> Mask:
     return real[0] if len(real) == 1 else Intersection(tuple(real)) if real else Bidirectional()
 
 
-def unite(parts: Sequence[Mask]) -> Mask:
-    """Return the union of masks."""
-    distinct = tuple(dict.fromkeys(parts))
-    return distinct[0] if len(distinct) == 1 else Union(distinct)
-
-
 def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:
     """Return the causal or bidirectional mask that equals `mask` on real tokens; None if there is none."""
     if mask.changes_scores is not None:
@@ -395,16 +371,15 @@ def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:
 def build_mask(
     terms: Sequence[MaskTerm], own: Mask | None = None, resolved: Mapping[MaskTerm, Mask] | None = None
 ) -> Mask:
-    """Return the mask of a parsed expression.
+    """Return the mask of a parsed expression; the word `own` refers to `own`.
 
-    Args:
-        own: The mask that the word `own` refers to.
-        resolved: The masks of terms that need more than their words: files, documents, and hidden tokens.
+    `resolved` has the masks of terms that need more than their words: files, documents, and hidden tokens.
     """
     masks: list[Mask] = []
     for term in terms:
         if isinstance(term, AnyOf):
-            masks.append(unite([build_mask(branch, own, resolved) for branch in term.branches]))
+            branches = tuple(dict.fromkeys(build_mask(branch, own, resolved) for branch in term.branches))
+            masks.append(branches[0] if len(branches) == 1 else Union(branches))
         elif resolved is not None and term in resolved:
             masks.append(resolved[term])
         else:

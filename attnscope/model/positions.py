@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -38,11 +37,6 @@ def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
     """Return −slope · |query − key|, (H, Q, K), for q (Q, 1), k (1, K) and heads (H,) (Press et al., 2022)."""
     slopes = torch.tensor(alibi_slopes(n_heads), device=q.device)[heads]
     return -slopes[:, None, None] * (q - k).abs()
-
-
-def bias_for(config: ModelConfig) -> "partial[Tensor] | None":
-    """Return the position bias on scores: a function of (q, k, heads), or None if the architecture has none."""
-    return partial(alibi, n_heads=config.n_heads) if config.positions == "alibi" else None
 
 
 def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> tuple[Tensor, float]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.recorders.base import BaseRecorder
 from attnscope.model.tile import Recorder, Recorders, Tile
 from attnscope.model.workers import Deferred
 
@@ -62,7 +61,7 @@ def _heads(recorders: Sequence[Recorder]) -> set[int]:
     return {head for recorder in recorders for head in recorder.heads}
 
 
-class _TileCounter(BaseRecorder):
+class _TileCounter(Recorder):
     """A recorder of no head and no row, which counts the cells of a layer's tiles."""
 
     def __init__(self, progress: ForwardProgress, recorders: Sequence[Recorder], *, every_row: bool) -> None:
@@ -87,7 +86,7 @@ class _TileCounter(BaseRecorder):
         self._progress.tile(inputs.layer, self._tiles, min(1.0, self._cells / self._all))
 
 
-class MemoryGuard(BaseRecorder):
+class MemoryGuard(Recorder):
     """A recorder of no head and no row, which checks after every tile whether the run may continue."""
 
     def __init__(self, check: Callable[[], None]) -> None:

@@ -18,10 +18,8 @@ def randomize(stack: Stack, seed: int, dtype: torch.dtype = torch.float32, words
 
     Embeddings are standard normal, linear weights normal with variance 1/inputs, so that scaled scores have a
     spread of about 1, and so are sinks; linear biases are normal with standard deviation 0.1; norms start at 1 and 0.
-
-    Args:
-        words: The vocabulary, if it is made from texts: a word's numbers then depend on the word alone, and all other
-            numbers do not depend on the vocabulary. None for a fixed vocabulary.
+    If the vocabulary (`words`) is made from texts, a word's numbers depend on the word alone, and all other numbers do
+    not depend on the vocabulary.
     """
     generator = torch.Generator().manual_seed(seed)
     for path, module in stack.named_modules():

@@ -94,13 +94,8 @@ class RowSummary:
     def sums(self, weights: Tensor, kinds: Tensor, reaches: Sequence[int], query: int) -> Tensor:
         """Sum weights (B, h, r, k), r being neighbours: by distance, up to some distances, and on some kinds of keys.
 
-        Args:
-            weights: k is at least 1.
-            kinds: Keys of each kind, (B, n_kinds, k), bool.
-
-        Returns:
-            (1 + n_reaches + n_kinds, B, h, r): Σ w · |query − key|; weights on keys at most so far away; those on keys
-            of each kind.
+        `kinds` are the keys of each kind, (B, n_kinds, k), bool. Returns (1 + n_reaches + n_kinds, B, h, r): Σ w ·
+        |query − key|; weights on keys at most so far away; those on keys of each kind.
         """
         distances = np.array(reaches, np.int64)
         return torch.from_numpy(self.loops.sums(weights.contiguous().numpy(), kinds.numpy(), distances, query))
@@ -109,8 +104,7 @@ class RowSummary:
 def softmax(loops: ModuleType, count: int, masked: Tensor, weights: Tensor) -> RowSummary:
     """Write the softmax of masked scores (B, h, q, k) into `weights`; return a summary of every row.
 
-    Args:
-        weights: Receives the softmax; 0 in a row without an allowed key. It may be `masked` itself.
+    It is 0 in a row without an allowed key. `weights` may be `masked` itself.
     """
     shape = masked.shape[:3]
     strongest = masked.new_empty(*shape, count)

@@ -25,13 +25,8 @@ def fused_attention(
 ) -> Tensor:
     """Return the output of some heads, in blocks of queries if the rule is more than a plain causal mask.
 
-    Args:
-        inputs: The layer; its rule has no soft-cap, which no kernel knows.
-        elements: Cells of a block's mask for one text, at most (at least one row).
-        output: Buffer for the output of all heads, (B, H, Q, Ev), of which these heads' is filled; None for a new one.
-
-    Returns:
-        (B, H, Q, Ev), 0 for fully masked queries; other heads are left as they were.
+    It is (B, H, Q, Ev), 0 for fully masked queries; other heads of `output` are left as they were. The rule has no
+    soft-cap, which no kernel knows. `elements` are cells of a block's mask for one text, at most (at least one row).
     """
     q, n_keys, spec = inputs.q, inputs.k.shape[2], inputs.spec
     # Otherwise the kernel allocates a whole Q×K matrix for every head.

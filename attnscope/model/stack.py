@@ -14,7 +14,7 @@ from attnscope.model.inputs import AttentionSpec
 from attnscope.model.layers import Embedding, KeyValueCache, LayerContext, Linear, TransformerBlock, make_norm
 from attnscope.model.masks import PaddingMask, ShiftedMask, intersect
 from attnscope.model.matmul import linear
-from attnscope.model.positions import at_positions, bias_for, learned_rows, rotary_tables, sinusoidal
+from attnscope.model.positions import alibi, at_positions, learned_rows, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
 from attnscope.request.masks.terms import Bidirectional, Mask
 
@@ -106,12 +106,9 @@ class Stack(nn.Module):
     ) -> Tensor | None:
         """Run the blocks, and pass the attention of every recorded layer to its recorders.
 
-        Args:
-            final: Run all blocks, also those above the last recorded layer; the hooks then compute all outputs.
-            observe: Called after each block, whose output is computed then, while its weights are in memory.
-
-        Returns:
-            Output of the last block, (B, Q, D), if `final`; else None.
+        With `final`, all blocks run, also those above the last recorded layer, the hooks compute all outputs, and the
+        output of the last block, (B, Q, D), is returned. `observe` is called after each block, whose output is computed
+        then, while its weights are in memory.
         """
         count = len(self.blocks) if final else hooks.last + 1
         (n_texts, n_queries), n_keys = tokens[0].shape, (context or tokens)[0].shape[1]
@@ -186,7 +183,6 @@ class Stack(nn.Module):
             hooks: Has the variants, sorted by the first layer in which they have a cut.
             progress: Called with blocks done and to do, each counted once for every variant that runs through it.
             rows: Positions whose final states are wanted, ascending; None for all.
-            positions: Position ids of the text, (1, T); None if they are counted.
         """
         starts = [min(variant) for variant in hooks.variants]
         first, count, done = starts[0], len(self.blocks), 0
@@ -219,7 +215,8 @@ class Stack(nn.Module):
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         for layer in range(len(self.blocks)):
-            mask, bias = intersect((masks[layer], padding)), bias_for(c)
+            mask = intersect((masks[layer], padding))
+            bias = partial(alibi, n_heads=c.n_heads) if c.positions == "alibi" else None
             spec = AttentionSpec(c.attention_scale, mask, c.softcap, bias, "alibi" if bias else None)
             rotated = c.rope_of(layer)
             if rotated is not None and rotated not in tables:
@@ -230,24 +227,20 @@ class Stack(nn.Module):
                 if positions is not None:
                     lengths = (positions.amax(1) + 1).tolist()
                     n = max(lengths)
-                table = rotary_tables(rotated, width, lengths, n, like.device, like.dtype)
-                tables[rotated] = (
-                    table
-                    if positions is None
-                    else (at_positions(table[0], positions), at_positions(table[1], positions))
-                )
+                cos, sin = rotary_tables(rotated, width, lengths, n, like.device, like.dtype)
+                if positions is not None:
+                    cos, sin = at_positions(cos, positions), at_positions(sin, positions)
+                tables[rotated] = cos, sin
             yield LayerContext(spec, tables[rotated], source, hooks)
 
 
 def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> LayerContext:
     """Return the context of a block for the tokens from a position on."""
-    rotary, bias = setting.rotary, setting.spec.bias
+    rotary, spec, bias = setting.rotary, setting.spec, setting.spec.bias
     if rotary is not None:
         rotary = rotary[0][..., start:, :], rotary[1][..., start:, :]
-    spec = setting.spec
     if bias is not None:
-        full_bias = bias
-        spec = replace(spec, bias=lambda q, k, heads: full_bias(q + start, k, heads))
+        spec = replace(spec, bias=lambda q, k, heads: bias(q + start, k, heads))
     return replace(setting, spec=spec, rotary=rotary, cache=cache)
 
 

@@ -31,13 +31,9 @@ def read_tensors(
     """Read the named tensors, each file opened once, in their order on disk.
 
     The bytes come through ordinary reads at the offsets that `open_folder` checked, into the tensor's own memory. A
-    memory map would end the process (SIGBUS) if a file shrinks while it is read.
-
-    Args:
-        dtype: Type to convert to; None for the stored type (float32 for block types).
-
-    Raises:
-        ModelError: A file has changed since its header was read, or a tensor holds NaN or infinity.
+    memory map would end the process (SIGBUS) if a file shrinks while it is read. Without `dtype`, tensors have the
+    stored type (float32 for block types). ModelError says that a file has changed since its header was read, or that a
+    tensor holds NaN or infinity.
     """
     files: dict[Path, list[TensorInfo]] = {}
     for info in sorted({folder.tensors[name] for name in names}, key=lambda t: (str(t.file), t.start)):
@@ -68,9 +64,9 @@ def _open_unchanged(path: Path, stamp: FileStamp) -> Iterator[BinaryIO]:
                 if FileStamp.of(now) != stamp:
                     raise _changed(path)
     except AttnscopeError as e:
-        raise (
-            e if isinstance(e, ModelError) else ModelError(e.parts.message, where=e.parts.where, hint=e.parts.hint)
-        ) from e
+        if isinstance(e, ModelError):
+            raise
+        raise ModelError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
 
 
 def empty_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -213,9 +209,8 @@ def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     if not wrong.any():  # any more
         return _changed(info.file)
     first = wrong.nonzero()[0].tolist()
-    message = (
-        f"contains {float(values[tuple(first)])} at {first}; {int(wrong.sum()):,} of {wrong.numel():,} are not finite"
-    )
+    count = f"{int(wrong.sum()):,} of {wrong.numel():,}"
+    message = f"contains {float(values[tuple(first)])} at {first}; {count} are not finite"
     return ModelError(message, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: download it again")
 
 

@@ -1,13 +1,13 @@
-"""A tile: the stages of a block of queries against a range of keys, and the Recorder protocol.
+"""A tile: the stages of a block of queries against a range of keys, and the base of recorders, which see it.
 
 Its tensors are overwritten by the next tile: a recorder takes copies of what it keeps.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, prod
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from attnscope.base.errors import NotFinite, arg
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.matmul import matmul_grouped
 from attnscope.model.row_summary import RowSummary
+from attnscope.model.workers import Deferred
 
 
 class Workspace:
@@ -134,40 +135,106 @@ class Tile:
         return norms[:, self.index, self.k0 : self.k1]
 
 
-class Recorder(Protocol):
-    """Protocol of recorders: sees each tile of a layer once and keeps the requested values."""
+class Recorder:
+    """Sees each tile of a layer once and keeps what it needs of its heads and rows (sorted).
 
-    @property
-    def heads(self) -> Sequence[int]:
-        """Query heads that it looks at."""
+    Tiles arrive from several threads at a time and in any order; no two of them have a head and a row in common.
+    Whatever several tiles write to (a sum) is left to the function that `update` returns: these run one at a time, in
+    the order of tiles, so that sums don't depend on the number of threads. They must not read the tile, whose memory
+    holds another one by then.
+    """
 
-    @property
-    def rows(self) -> Sequence[int]:
-        """Query positions that it looks at, sorted."""
+    # whether it reads `scores` or `scaled`; if no recorder does, later stages overwrite them
+    needs_scores = False
+    # whether it reads `masked` also of tiles with a `summary`; if no recorder does, weights may overwrite them
+    needs_masked = False
+    n_strongest = 0  # number of a row's largest weights that it takes from the tile's `summary`, if there is one
 
-    @property
-    def needs_scores(self) -> bool:
-        """Whether it reads `scores` or `scaled`; if no recorder does, later stages overwrite them."""
-
-    @property
-    def needs_masked(self) -> bool:
-        """Whether it reads `masked` also of tiles with a `summary`; if no recorder does, weights may overwrite them."""
-
-    @property
-    def n_strongest(self) -> int:
-        """Number of a row's largest weights that it takes from the tile's `summary`, if there is one."""
+    def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
+        self.heads: Sequence[int] = list(heads)
+        self.rows = _as_range(rows)
 
     def score_range(self) -> tuple[int, int] | None:
         """Return the keys, from and to, whose raw scores are needed although they are not allowed; None for none."""
+        return None
 
-    def update(self, tile: Tile) -> Callable[[], None] | None:
-        """Record a tile.
+    def select(self, numbers: Tensor) -> Tensor:
+        """Return this recorder's heads and rows of a tensor of a whole layer, (B, H, Q, …)."""
+        return numbers[:, as_slice(self.heads)][:, :, as_slice(self.rows)]
 
-        Tiles arrive from several threads at a time and in any order; no two of them have a head and a row in common.
-        Whatever several tiles write to (a sum) is left to the function that is returned: these run one at a time, in
-        the order of tiles, so that sums don't depend on the number of threads. They must not read the tile, whose
-        memory holds another one by then.
-        """
+    def to_cpu(self) -> None:
+        """Move recorded values to the CPU, because each later read of a GPU would wait."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.cpu())
+            elif isinstance(value, dict):
+                setattr(self, name, {key: x.cpu() if isinstance(x, Tensor) else x for key, x in value.items()})
+
+    def update(self, tile: Tile) -> Deferred | None:
+        """Record the heads and rows that a tile shares with this recorder, if there are any."""
+        overlap = self.overlap(tile)
+        return None if overlap is None else self._record(tile, overlap)
+
+    def _record(self, tile: Tile, overlap: "Overlap") -> Deferred | None:
+        raise NotImplementedError
+
+    def overlap(self, tile: Tile) -> "Overlap | None":
+        """Return the overlap of tile and recorder; None for no overlap."""
+        index = tile.index
+        at = {head: i for i, head in enumerate(range(index.start, index.stop) if isinstance(index, slice) else index)}
+        heads = [h for h in self.heads if h in at]
+        rows = slice(bisect_left(self.rows, tile.q0), bisect_left(self.rows, tile.q1))
+        if not heads or rows.start == rows.stop:
+            return None
+        here = [self.heads.index(h) for h in heads]
+        return Overlap([at[h] for h in heads], here, _moved(self.rows[rows], -tile.q0), rows)
+
+
+def _as_range(places: Sequence[int]) -> Sequence[int]:
+    """Return sorted places as a range if they are neighbours: no tile goes through all of its rows in Python."""
+    if isinstance(places, range) or not places or places[-1] - places[0] + 1 != len(places):
+        return places if isinstance(places, range) else list(places)
+    return range(places[0], places[-1] + 1)
+
+
+def _moved(places: Sequence[int], by: int) -> Sequence[int]:
+    places = _as_range(places)
+    return range(places.start + by, places.stop + by) if isinstance(places, range) else [place + by for place in places]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The heads and rows that a tile and a recorder have in common."""
+
+    heads: list[int]  # their places in the tile
+    here: list[int]  # their places in the recorder
+    inside: Sequence[int]  # rows' places in the tile, a range if they are neighbours
+    rows: slice
+
+    @property
+    def index(self) -> list[int] | slice:
+        """`here`, as an index of a tensor of the recorder's heads."""
+        return as_slice(self.here)
+
+    def cut(self, stage: Tensor) -> Tensor:
+        """Return these heads and rows of a stage of the tile, (B, h, r, …); a view if they are all or neighbours."""
+        if self.heads != list(range(stage.shape[1])):
+            stage = stage[:, self.heads]
+        return stage[:, :, as_slice(self.inside)]
+
+    def row_span(self, stage: Tensor) -> Tensor:
+        """Return these heads of a stage of the tile, and a view of all rows from the first of these to the last."""
+        if self.heads != list(range(stage.shape[1])):
+            stage = stage[:, self.heads]
+        return stage[:, :, self.inside[0] : self.inside[-1] + 1]
+
+    def select_rows(self, values: Tensor) -> Tensor:
+        """Return these rows of values of the tile's rows, (…, r)."""
+        return values if isinstance(self.inside, range) else values[..., list(_moved(self.inside, -self.inside[0]))]
+
+    def fully_masked(self, tile: Tile) -> Tensor | None:
+        """Return which of these rows are fully masked, (B, h, r); None if no row of the tile is."""
+        return None if tile.fully_masked is None else self.cut(tile.fully_masked.expand(tile.masked.shape[:3]))
 
 
 Recorders = Mapping[int, Sequence[Recorder]]  # by layer

@@ -41,9 +41,8 @@ class TileShape:
         if not limit and rows < _ENOUGH_ROWS:
             rows = min(_ENOUGH_ROWS, 2 * elements // width)
         rows = max(fewest, min(most, rows))
-        rows = -(
-            -n_queries // -(-n_queries // rows)
-        )  # equal blocks: a last block of one row would be summed differently
+        # equal blocks: a last block of one row would be summed differently
+        rows = -(-n_queries // -(-n_queries // rows))
         return cls(rows, elements, n_heads)
 
     def heads(self, block: "TileBlock") -> int:
@@ -79,10 +78,7 @@ def tile_blocks(
     """Yield the blocks of a layer in order, none of them without a wanted row.
 
     A block covers the keys that its queries see, and those whose raw scores recorders read. If a few rows would make
-    it larger than a tile may be, these become separate blocks.
-
-    Args:
-        needed_rows: Rows that anyone looks at, sorted; None for all.
+    it larger than a tile may be, these become separate blocks. Rows that anyone looks at are sorted; None for all.
     """
     n_queries, n_keys = size
     readers = [recorder for recorder in recorders if recorder.needs_scores]

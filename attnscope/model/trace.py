@@ -7,7 +7,6 @@ from torch import Tensor
 
 from attnscope.model.recorders import (
     SUM_RECORDERS,
-    BaseRecorder,
     MatrixRecorder,
     MeanRowRecorder,
     PackedMatrices,
@@ -16,6 +15,7 @@ from attnscope.model.recorders import (
     SumRecorder,
     TopRecorder,
 )
+from attnscope.model.tile import Recorder
 from attnscope.request.record_spec import RecordSpec
 
 
@@ -55,7 +55,7 @@ class Trace:
     record_spec: RecordSpec
     record_tokens: RecordedTokens  # which tokens take part
     recorded: list[tuple[HeadSelection, UnitRecorders]] = field(default_factory=list)
-    recorders: dict[int, list[BaseRecorder]] = field(default_factory=dict)
+    recorders: dict[int, list[Recorder]] = field(default_factory=dict)
     packed: PackedMatrices | None = None  # matrices text by text; None if they are in the recorders
     hidden: Tensor | None = None  # the final hidden states, (B, T, D); None if nothing is predicted from them
 
@@ -96,7 +96,7 @@ def _single(layer: int, heads: list[int], trace: Trace, first: int) -> UnitRecor
     into = None if trace.packed is None else (trace.packed, first)
     matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=into)
     top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures) if "top" in w.parts else None
-    exact: list[BaseRecorder | None] = [matrices if w.stages else None, top]
+    exact: list[Recorder | None] = [matrices if w.stages else None, top]
     rows = [RowRecorder(heads, w.counted, tokens.sources)] if "rows" in w.parts else []
     sums = {name: make(heads, w, tokens, False) for name, make in SUM_RECORDERS.items() if name in w.parts}
     every = [*(exact if w.rows else ()), *rows, *sums.values()]

@@ -48,6 +48,5 @@ def output_changes(
     if allowed is None:
         return changes
     # The other rows' difference is rounding: a batch of another size may be summed in another order.
-    return changes.masked_fill(
-        ~allowed.expand(*allowed.shape[:-2], n, n).reshape(-1, n, n).any(0).to(changes.device), 0.0
-    )
+    seen = allowed.expand(*allowed.shape[:-2], n, n).reshape(-1, n, n).any(0).to(changes.device)
+    return changes.masked_fill(~seen, 0.0)

@@ -24,15 +24,10 @@ _BeginReading = Callable[[BlockIndex], _Pending]
 class WeightStore:
     """Source and lifetime of the parameters of an embedding and of blocks.
 
-    They are read when they are needed. While one block runs, a thread reads the next one, and no other. So there are
-    never more than two blocks at a time where they are not kept. Exceptions of that thread are re-raised where its
-    result is
-    awaited.
-
-    Args:
-        read: Reads the parameters of a module that is still on "meta"; None if all are loaded.
-        head: The output head; once it is read, it stays. None if there is none.
-        uploads: How `read` copies parameters to the device; None if it leaves them on the CPU.
+    They are read when they are needed: `read` gives the parameters of a module that is still on "meta"; without it, all
+    are loaded. While one block runs, a thread reads the next one, and no other. So there are never more than two blocks
+    at a time where they are not kept; the output head, once it is read, stays. Exceptions of that thread are re-raised
+    where its result is awaited.
     """
 
     def __init__(
@@ -63,8 +58,7 @@ class WeightStore:
     ) -> Iterator[Iterator[nn.Module]]:
         """Provide one pass: the embedding, and the first blocks, each from when its turn comes to the next one's.
 
-        Args:
-            meanwhile: Work that can be done while the embedding is read, if it has to be; None for nothing.
+        `meanwhile` is done while the embedding is read, if it has to be.
         """
         with self._reading() as begin:
             pending = [begin(None), begin(first) if first < count else None]

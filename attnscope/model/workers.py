@@ -25,13 +25,9 @@ _thread = local()  # its `number` within the pool
 def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferred]], n_threads: int) -> None:
     """Compute parts on several threads; results do not depend on their number.
 
-    Args:
-        compute: Computes a part, given the number of the thread, and returns functions that run in the order of the
-            parts, such as an addition to a shared sum. Called within inference mode if the caller is.
-        n_threads: How many threads; with one, everything happens in the calling thread.
-
-    Raises:
-        BaseException: What `compute` raised for the first part, in order, that failed.
+    `compute` gets the number of the thread, too, and returns functions that run in the order of the parts, such as an
+    addition to a shared sum. It is called within inference mode if the caller is; what it raises for the first part, in
+    order, that fails is raised. With one thread, everything happens in the calling one.
     """
     if n_threads == 1:
         with one_openmp_thread():

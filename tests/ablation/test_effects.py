@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import attnscope
 from attnscope.base.errors import AttnscopeError, UsageError
-from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.cli import main
 from attnscope.findings.ablation import rank_correlation
 from attnscope.model.tensors import read_tensors

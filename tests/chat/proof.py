@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.chat.rendering import render_chat
 from attnscope.checkpoints.chat.templates import ChatTemplates
-from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.request.chat import chat_of
 from attnscope.request.run_config import TextInput

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.chat.files import read_templates
-from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.cli import main
 from tests.chat import proof
 from tests.helpers import architectures

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import attnscope
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.base.files import regex
-from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.cli import main
 from tests.helpers import gguf_files, native_stages, reference_stages
 from tests.helpers.stage_differences import TOLERANCE, differences

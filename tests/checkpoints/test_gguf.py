@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families import family_for, read_config
 from attnscope.checkpoints.gguf_header import MAX_HEADER, read_gguf_header
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.cli import main
 from attnscope.engines.opening import open_source
 from attnscope.request.run_config import TextInput

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from attnscope.base.model_config import ModelConfig
-from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families import family_for, read_config
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.model.checkpoint import load_stack
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.masks import build_mask, padding_mask

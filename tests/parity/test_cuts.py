@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.engines.protocol import Engine
 from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model

@@ -12,8 +12,8 @@ import transformers as hf
 import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig, OutputHead
-from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.generation_rules import GenerationRules, parse_rules, read_rules
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.engines.native import NativeEngine
 from attnscope.engines.opening import open_source
 from attnscope.engines.protocol import Engine, EngineSettings

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import attnscope
 from attnscope.base.errors import AttnscopeError
-from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families import FAMILIES, open_config
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.engines.native import NativeEngine
 from attnscope.engines.protocol import Engine, EngineSettings
 from attnscope.engines.transformers.engine import TransformersEngine

@@ -9,7 +9,7 @@ import transformers as hf
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig, Rope, RopeScaling, check_sizes
-from attnscope.checkpoints.checkpoint import open_checkpoint
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model
 from attnscope.findings.tokens import Token

@@ -10,8 +10,7 @@ import torch
 from attnscope.model import batch
 from attnscope.model.inputs import AttentionInputs as LayerCall
 from attnscope.model.recorders import KeyTokens, MatrixRecorder, rows, sums, top
-from attnscope.model.recorders.base import Overlap
-from attnscope.model.tile import Tile
+from attnscope.model.tile import Overlap, Tile
 from attnscope.request.masks.terms import Bidirectional
 from attnscope.run import session as pipeline
 from attnscope.run.analysis import choice, head_reports

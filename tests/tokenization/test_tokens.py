@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +16,9 @@ from attnscope.checkpoints.source import count_closing
 from attnscope.checkpoints.tokenization import tokenizer_json
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.checkpoints.tokenization.pieces import byte_fragment, piece_bytes, readable_piece, trim_span
-from attnscope.checkpoints.tokenization.word_tokenizer import WordTokenizer, pad_batch
+from attnscope.checkpoints.tokenization.word_tokenizer import WordTokenizer
 from attnscope.findings.tokens import Token
+from attnscope.model.batch import pad_texts
 from tests.helpers.draws import CHARACTERS
 from tests.helpers.tokenizer_files import content, write
 
@@ -346,5 +348,6 @@ def test_words_that_are_not_there() -> None:
 
 def test_a_batch_is_padded_on_the_right() -> None:
     one, two = WordTokenizer(["a b c"]).encode("a b c"), WordTokenizer(["a b c"]).encode("c", "b")
-    assert pad_batch([one, two], pad_id=9) == ([[0, 1, 2], [2, 1, 9]], [[0, 0, 0], [0, 1, 0]], [3, 2])
-    assert pad_batch([]) == ([], [], [])
+    batch = pad_texts([one, two], torch.device("cpu"))
+    assert [ids.tolist() for ids in batch.ids[:2]] == [[[0, 1, 2], [2, 1, 0]], [[0, 0, 0], [0, 1, 0]]]
+    assert batch.lengths == [3, 2] and batch.real.tolist() == [[True] * 3, [True, True, False]]

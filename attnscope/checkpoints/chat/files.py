@@ -1,9 +1,7 @@
 """Find the chat templates of a checkpoint: in tokenizer_config.json, in files of their own, or in GGUF metadata."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from attnscope.base.files.reading import as_object, decode_utf8, read_file, read_json
 from attnscope.checkpoints.chat.templates import (
@@ -49,11 +47,8 @@ def read_templates(path: Path) -> ChatTemplates:
         where = files.get(DEFAULT, path / TEMPLATE_FOLDER)
         read = ((name, file, read_file(file, cap=MAX_TEMPLATE)) for name, file in files.items())
         templates = {name: decode_utf8(data, file, "download it again") for name, file, data in read}
-    return ChatTemplates(templates, _special_tokens(options), str(where))
-
-
-def _special_tokens(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens that a tokenizer_config.json names, as texts or as objects with `content`."""
+    # texts, or objects with `content`
     values = {name: options.get(name) for name in SPECIAL_TOKENS}
     texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in values.items()}
-    return {name: text for name, text in texts.items() if isinstance(text, str)}
+    special = {name: text for name, text in texts.items() if isinstance(text, str)}
+    return ChatTemplates(templates, special, str(where))

@@ -36,7 +36,16 @@ class TemplateProcess:
             process = self._running()
             line = json.dumps(request | {"seconds": SECONDS}).encode() + b"\n"
             received: list[bytes] = []
-            thread = Thread(target=_converse, args=(process, line, received), daemon=True)
+
+            def converse() -> None:
+                """Send a line and receive one; a process that ends in between sends none."""
+                assert process.stdin is not None and process.stdout is not None
+                with suppress(OSError):
+                    process.stdin.write(line)
+                    process.stdin.flush()
+                    received.append(process.stdout.readline())
+
+            thread = Thread(target=converse, daemon=True)
             thread.start()
             thread.join(SECONDS * _PATIENCE)
             if thread.is_alive() or not received or not received[0].endswith(b"\n"):
@@ -82,17 +91,6 @@ class TemplateProcess:
             self._owner = os.getpid()
             atexit.register(self.close)
         return self._process
-
-
-def _converse(process: "subprocess.Popen[bytes]", line: bytes, received: list[bytes]) -> None:
-    """Send a line and receive one; a process that ends in between sends none."""
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        process.stdin.write(line)
-        process.stdin.flush()
-        received.append(process.stdout.readline())
-    except OSError:
-        return
 
 
 PROCESS = TemplateProcess()

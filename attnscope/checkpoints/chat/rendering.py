@@ -64,14 +64,9 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
         text = _continued(text, template, variables, where)
     turns = _turns(texts, ranges, len(text))
     generated = answer["generated"]
-    return RenderedChat(
-        text,
-        turns,
-        None if generated is None else tuple((start, end) for start, end in generated),
-        origin,
-        tuple(chat.roles),
-        tuple(_notes(answer, variables, missing)),
-    )
+    ranges_of_answer = None if generated is None else tuple((start, end) for start, end in generated)
+    notes = tuple(_notes(answer, variables, missing))
+    return RenderedChat(text, turns, ranges_of_answer, origin, tuple(chat.roles), notes)
 
 
 def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
@@ -81,12 +76,8 @@ def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
         if isinstance(message.get("content"), list):
             parts = [part["text"] for part in message["content"]]
             message["content"] = _JOINT.join(parts) if joined else [{"type": "text", "text": part} for part in parts]
-    return {
-        "messages": messages,
-        "tools": chat.tools,
-        "documents": chat.documents,
-        "add_generation_prompt": chat.prompts,
-    }
+    others = {"tools": chat.tools, "documents": chat.documents, "add_generation_prompt": chat.prompts}
+    return {"messages": messages, **others}
 
 
 def _has_parts(chat: Chat) -> bool:
@@ -156,7 +147,12 @@ def _marked(variables: Mapping[str, Any], texts: Sequence[_UserText]) -> dict[st
     copy = deepcopy({name: variables[name] for name in _PARTS})
     numbers = {piece: number for number, piece in enumerate(_numbered(texts))}
     for n, text in enumerate(texts):
-        pieces = (_with_marks(piece, numbers.get((n, place))) for place, (_, piece) in enumerate(text.pieces))
+        pieces = []
+        for place, (_, piece) in enumerate(text.pieces):
+            if (number := numbers.get((n, place))) is not None:
+                core = piece.strip()
+                piece = piece.replace(core, f"{_OPEN}{number}{_END}{core}{_CLOSE}{number}{_END}", 1)
+            pieces.append(piece)
         marked = _JOINT.join(pieces)
         for path in text.paths:
             inner: Any = copy
@@ -164,15 +160,6 @@ def _marked(variables: Mapping[str, Any], texts: Sequence[_UserText]) -> dict[st
                 inner = inner[key]
             inner[path[-1]] = marked
     return copy
-
-
-def _with_marks(piece: str, number: int | None) -> str:
-    if number is None:
-        return piece
-    core = piece.strip()
-    lead = piece.index(core)
-    marked = f"{_OPEN}{number}{_END}{core}{_CLOSE}{number}{_END}"
-    return f"{piece[:lead]}{marked}{piece[lead + len(core) :]}"
 
 
 Ranges = dict[tuple[int, int], list[tuple[int, int]]]  # number of a text and place of a piece, to where it is written

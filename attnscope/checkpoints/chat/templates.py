@@ -31,9 +31,8 @@ class ChatTemplates:
             message = f"{self.where or 'the model'} has no chat template, so messages cannot be rendered"
             hint = f"use a chat model, or pass the prompt as {arg('text')}"
             raise UsageError(message, where=arg("chat"), hint=hint)
-        wanted = name
-        if wanted is None:
-            wanted = _WITH_TOOLS if tools and _WITH_TOOLS in self.templates else DEFAULT
+        default = _WITH_TOOLS if tools and _WITH_TOOLS in self.templates else DEFAULT
+        wanted = default if name is None else name
         if wanted not in self.templates:
             known = tuple(self.templates)
             message = f"{self.where} has no chat template '{wanted}'"

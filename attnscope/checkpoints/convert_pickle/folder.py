@@ -9,7 +9,6 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.atomic import check_name
@@ -43,7 +42,11 @@ class Imported:
 def import_folder(source: Path, target: Path, max_memory: int | None) -> Imported:
     """Write a folder's pickled weights as safetensors, reading each within `max_memory`, and copy what lies beside."""
     files = _plan(source)
-    _check_target(target)
+    check_name(target)
+    if target.exists() or target.is_symlink():
+        raise AttnscopeError("exists", where=target, hint="use a folder that does not exist yet")
+    if not target.parent.is_dir():
+        raise AttnscopeError("no such folder", where=target.parent, hint="use an existing folder")
     beside = _files_beside(source)
     part = target.parent / f".attnscope-{secrets.token_hex(6)}.tmp"
     with at_signal(lambda: shutil.rmtree(part)):
@@ -55,7 +58,13 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
             for new in sizes:
                 read_header(part / new)
             if len(files) > 1:
-                _write_index(part / INDEX, sizes)
+                shards = {name: file for file, tensors in sizes.items() for name in tensors}
+                if len(shards) != sum(map(len, sizes.values())):
+                    hint = "download the shards again"
+                    raise AttnscopeError("a tensor is in more than one shard", where=part / INDEX, hint=hint)
+                total = sum(size for tensors in sizes.values() for size in tensors.values())
+                index = {"metadata": {"total_size": total}, "weight_map": shards}
+                (part / INDEX).write_text(json.dumps(index, indent=2))
             for path in beside:
                 shutil.copyfile(path, part / path.name)
             os.rename(part, target)
@@ -102,14 +111,6 @@ def _shards(source: Path, present: set[str]) -> dict[str, str]:
     return {name: f"model-{n:05}-of-{len(names):05}.safetensors" for n, name in enumerate(names, 1)}
 
 
-def _check_target(target: Path) -> None:
-    check_name(target)
-    if target.exists() or target.is_symlink():
-        raise AttnscopeError("exists", where=target, hint="use a folder that does not exist yet")
-    if not target.parent.is_dir():
-        raise AttnscopeError("no such folder", where=target.parent, hint="use an existing folder")
-
-
 def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, int]]:
     """Convert files in a separate process; return the bytes of every tensor of each file, by name."""
     size = 0
@@ -129,7 +130,11 @@ def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, 
         )
     except subprocess.TimeoutExpired as e:
         raise AttnscopeError(f"took more than {2 * seconds:,} seconds to read", where=next(iter(files)).parent) from e
-    answers = _answers(done.stdout)
+    try:
+        answers = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        answers = []
+    answers = answers if isinstance(answers, list) else []
     for source, answer in zip(files, answers, strict=False):
         if "error" in answer:
             raise AttnscopeError(answer["error"], where=source, hint=answer.get("hint"))
@@ -139,22 +144,6 @@ def _convert(files: dict[Path, Path], max_memory: int | None) -> list[dict[str, 
         message = f"could not be read (the reading process ended with exit code {done.returncode})"
         raise AttnscopeError(message, where=where, hint=hint)
     return [answer["tensors"] for answer in answers]
-
-
-def _answers(output: bytes) -> list[dict[str, Any]]:
-    try:
-        answers = json.loads(output.splitlines()[-1])
-    except (IndexError, ValueError):
-        return []
-    return answers if isinstance(answers, list) else []
-
-
-def _write_index(path: Path, sizes: dict[str, dict[str, int]]) -> None:
-    table = {name: file for file, tensors in sizes.items() for name in tensors}
-    if len(table) != sum(map(len, sizes.values())):
-        raise AttnscopeError("a tensor is in more than one shard", where=path, hint="download the shards again")
-    total = sum(size for tensors in sizes.values() for size in tensors.values())
-    path.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": table}, indent=2))
 
 
 def _files_beside(source: Path) -> list[Path]:

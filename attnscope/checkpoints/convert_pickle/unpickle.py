@@ -24,15 +24,10 @@ class _NotWeights(Exception):
 
 
 def main(memory: int, seconds: int, *paths: str) -> list[dict[str, Any]]:
-    """Convert files in order, and stop at the first that fails.
+    """Convert files in order, and stop at the first that fails; `paths` are pairs of a pickle and its safetensors file.
 
-    Args:
-        memory: Limit in bytes, in addition to the memory of Python and torch.
-        seconds: Limit on the CPU time of all files together.
-        *paths: A pickle and the safetensors file that is made of it, then the next pair.
-
-    Returns:
-        For each pickle `tensors`, the bytes of every tensor by its name, or `error` and `hint`, which is the last then.
+    `memory` is in addition to that of Python and torch, `seconds` are CPU time of all files together. Returns for each
+    pickle `tensors`, the bytes of every tensor by its name, or `error` and `hint`.
     """
     limit_process(memory, seconds)
     reports: list[dict[str, Any]] = []
@@ -58,11 +53,7 @@ def _convert(source: str, target: str) -> dict[str, Any]:
 
 
 def _tensors(table: Any) -> dict[str, torch.Tensor]:
-    """Return the table of tensors in a loaded object, each with its own memory.
-
-    Raises:
-        _NotWeights: It holds something else, or a tensor that safetensors cannot.
-    """
+    """Return the table of tensors in a loaded object, each with its own memory; refuse what safetensors cannot hold."""
     for name in _WRAPPERS:
         if isinstance(table, Mapping) and isinstance(table.get(name), Mapping):
             table = table[name]

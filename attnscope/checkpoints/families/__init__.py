@@ -10,7 +10,6 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families import config_reader
 from attnscope.checkpoints.families.bert import BERT
-from attnscope.checkpoints.families.counts import check_counts
 from attnscope.checkpoints.families.distilbert import DISTILBERT
 from attnscope.checkpoints.families.gemma2 import GEMMA2
 from attnscope.checkpoints.families.gemma3 import GEMMA3
@@ -22,7 +21,7 @@ from attnscope.checkpoints.families.llama import LLAMA
 from attnscope.checkpoints.families.lm_head import find_head
 from attnscope.checkpoints.families.mistral import MISTRAL
 from attnscope.checkpoints.families.mixtral import MIXTRAL
-from attnscope.checkpoints.families.native_layout import NATIVE_LAYOUT
+from attnscope.checkpoints.families.names import NATIVE_LAYOUT, check_counts
 from attnscope.checkpoints.families.olmo2 import OLMO2
 from attnscope.checkpoints.families.phi3 import PHI3
 from attnscope.checkpoints.families.qwen2 import QWEN2

@@ -1,6 +1,6 @@
 """BERT (Devlin et al., 2019): bidirectional, post-norm, learned positions, segments."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Computed, CopyOf, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Computed, Family, Head, Outside, copy_of, key
 
 _LAYER, _HEAD = "encoder.layer.{l}", "cls.predictions"
 
@@ -51,6 +51,6 @@ BERT = Family(
             "head.transform_norm": Outside(f"{_HEAD}.transform.LayerNorm"),
             "head.decoder": Outside(f"{_HEAD}.decoder"),
         },
-        {"transform": CopyOf("activation")},
+        {"transform": copy_of("activation")},
     ),
 )

@@ -14,7 +14,7 @@ import msgspec
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.model_config import ModelConfig, check_sizes
 from attnscope.checkpoints.families.reader import ConfigReader, format_json
-from attnscope.checkpoints.families.spec import Family
+from attnscope.checkpoints.families.spec import Computed, Family
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.checkpoints.families.unknown_keys import check_unknown
 
@@ -90,12 +90,15 @@ def read_config(
     """Turn a config.json into a ModelConfig, and report its other keys; keys that any family reads are not ignored."""
     dropped = tuple(name for name in raw if name in ignore)
     reader = ConfigReader(drop_keys(raw, ignore, where), where, reference_keys(family.name).defaults)
-    _check_quantized(reader)
-    _check_requires(family, reader)
+    _check_values(family, reader)
     done: dict[str, Any] = {}
     for name, entry in family.config.items():
-        value = entry.read(reader, done) if hasattr(entry, "read") else entry
-        done[name] = _checked(name, value, entry, reader)
+        value = entry.rule(reader, done) if isinstance(entry, Computed) else entry
+        try:
+            done[name] = msgspec.convert(value, _FIELD_TYPES[name])
+        except msgspec.ValidationError as e:
+            expected = str(e).removeprefix("Expected ").split(" - at")[0].split(", got")[0].replace("`", "")
+            raise reader.wrong(reader.given(getattr(entry, "names", ())) or name, value, expected) from e
     config = ModelConfig(**done)
     check_sizes(config, where)
     known = (
@@ -113,15 +116,8 @@ def drop_keys(raw: Mapping[str, Any], ignore: Collection[str], where: str) -> di
     return {name: value for name, value in raw.items() if name not in ignore}
 
 
-def _checked(name: str, value: Any, entry: Any, reader: ConfigReader) -> Any:
-    try:
-        return msgspec.convert(value, _FIELD_TYPES[name])
-    except msgspec.ValidationError as e:
-        expected = str(e).removeprefix("Expected ").split(" - at")[0].split(", got")[0].replace("`", "")
-        raise reader.wrong(reader.given(getattr(entry, "names", ())) or name, value, expected) from e
-
-
-def _check_quantized(reader: ConfigReader) -> None:
+def _check_values(family: Family, reader: ConfigReader) -> None:
+    """Refuse quantised weights, and keys whose values the family does not support."""
     for key in (_QUANTIZED, _MLX):
         quantization = reader.get(key, default=None)
         if quantization is None:
@@ -130,9 +126,6 @@ def _check_quantized(reader: ConfigReader) -> None:
         message = "the weights are quantised" + (f" ({format_json(method)[1:-1]})" if isinstance(method, str) else "")
         hint = "use a checkpoint with floating-point weights, such as one converted to bfloat16"
         raise AttnscopeError(message, where=f"{reader.where}: {key}", hint=hint)
-
-
-def _check_requires(family: Family, reader: ConfigReader) -> None:
     for name, choices in COMMON_CHOICES.items():
         value = reader.raw.get(name)
         if isinstance(value, dict | list) or value not in choices:
@@ -140,6 +133,5 @@ def _check_requires(family: Family, reader: ConfigReader) -> None:
     for name, wanted in {**COMMON_REQUIRES, **family.requires}.items():
         value = reader.raw.get(name)
         if value is not None and (value != wanted or isinstance(value, bool) != isinstance(wanted, bool)):
-            raise reader.wrong(
-                name, value, f"{format_json(wanted)}, the one value that family '{family.name}' supports here"
-            )
+            expected = f"{format_json(wanted)}, the one value that family '{family.name}' supports here"
+            raise reader.wrong(name, value, expected)

@@ -1,6 +1,6 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers and no segments."""
 
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, CopyOf, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, Family, Head, Outside, copy_of, key
 
 _LAYER = "transformer.layer.{l}"
 
@@ -54,6 +54,6 @@ DISTILBERT = Family(
             "head.transform_norm": Outside("vocab_layer_norm"),
             "head.decoder": Outside("vocab_projector"),
         },
-        {"transform": CopyOf("activation")},
+        {"transform": copy_of("activation")},
     ),
 )

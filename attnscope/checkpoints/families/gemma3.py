@@ -31,9 +31,8 @@ def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
         raw = {name: reader.raw.get(key) for key, name in older}
         if tables is not None:
             if not isinstance(tables, dict) or set(tables) != {"full_attention", "sliding_attention"}:
-                raise reader.wrong(
-                    "rope_parameters", tables, "a table for full_attention and one for sliding_attention"
-                )
+                expected = "a table for full_attention and one for sliding_attention"
+                raise reader.wrong("rope_parameters", tables, expected)
             raw["rope_parameters"] = tables[kind]
         scaling = raw.get("rope_scaling")
         if isinstance(scaling, dict) and "type" in scaling and "rope_type" not in scaling:

@@ -1,7 +1,7 @@
 """GPT-NeoX (Black et al., 2022), as in Pythia: part of each head rotated, attention and MLP in parallel."""
 
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Chunk, CopyOf, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Chunk, Family, Head, Outside, copy_of, key
 
 _LAYER = "layers.{l}"
 _QKV = f"{_LAYER}.attention.query_key_value"
@@ -13,7 +13,7 @@ GPT_NEOX = Family(
         **SIZES,
         **HEADS,
         "qkv_bias": key("attention_bias", default=True),
-        "out_bias": CopyOf("qkv_bias"),
+        "out_bias": copy_of("qkv_bias"),
         "positions": "rope",
         "rope": rope(
             theta="rotary_emb_base", fraction="rotary_pct", full=0.25, unread=("rope_theta", "partial_rotary_factor")

@@ -8,8 +8,7 @@ from typing import Any
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families.config_reader import read_config
-from attnscope.checkpoints.families.counts import check_counts
-from attnscope.checkpoints.families.names import find_prefix, their_name
+from attnscope.checkpoints.families.names import check_counts, find_prefix, their_name
 from attnscope.checkpoints.families.spec import Family
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 

@@ -1,7 +1,17 @@
 """Llama (Touvron et al., 2023): causal, pre-RMSNorm, rotary positions, grouped queries, gated MLP."""
 
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import ACTIVATIONS, HEAD_DIM, SIZES, CopyOf, Entry, Family, Head, Outside, key
+from attnscope.checkpoints.families.spec import (
+    ACTIVATIONS,
+    HEAD_WIDTH,
+    SIZES,
+    Entry,
+    Family,
+    Head,
+    Outside,
+    copy_of,
+    key,
+)
 
 _LAYER = "layers.{l}"
 LLAMA_HEAD: dict[str, Entry] = {"head.norm": "norm", "head.decoder": Outside("lm_head")}
@@ -13,11 +23,11 @@ LLAMA = Family(
     model_types=("llama",),
     config={
         **SIZES,
-        "n_kv_heads": key("num_key_value_heads", default=CopyOf("n_heads")),
-        "d_head": HEAD_DIM,
-        "d_value": CopyOf("d_head"),
+        "n_kv_heads": key("num_key_value_heads", default=copy_of("n_heads")),
+        "d_head": key("head_dim", default=HEAD_WIDTH),
+        "d_value": copy_of("d_head"),
         "qkv_bias": key("attention_bias", default=False),
-        "out_bias": CopyOf("qkv_bias"),
+        "out_bias": copy_of("qkv_bias"),
         "positions": "rope",
         "rope": rope(),
         "norm": "rmsnorm",

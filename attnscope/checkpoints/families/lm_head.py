@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from attnscope.base.model_config import ModelConfig, OutputHead
 from attnscope.checkpoints.families.names import Names, find_prefix
 from attnscope.checkpoints.families.reader import ConfigReader
-from attnscope.checkpoints.families.spec import Family
+from attnscope.checkpoints.families.spec import Computed, Family
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 
 _TIED = "tie_word_embeddings"
@@ -30,13 +30,16 @@ def find_head(
     reader = ConfigReader(raw, where, reference_keys(family.name).defaults)
     done: dict[str, Any] = {"activation": config.activation}
     for field, entry in family.head.config.items():
-        done[field] = entry.read(reader, done) if hasattr(entry, "read") else entry
+        done[field] = entry.rule(reader, done) if isinstance(entry, Computed) else entry
     tied = reader.flag(_TIED, default=bool(reader.defaults.get(_TIED)))
     tensors = Names(family, find_prefix(family, names, where), names, where)
     modules = [name for name in family.head.modules if name not in ("head", "head.decoder")]
     needed = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
     norm, own = "head.norm" in modules, tensors.holds("head.decoder.weight")
-    if not all(map(tensors.holds, needed)) or not (own or (tied and _predicts(raw.get("architectures")))):
+    classes = raw.get("architectures")
+    classes = classes if isinstance(classes, list) else []
+    language = not classes or any(_LANGUAGE.fullmatch(str(name)) for name in classes)
+    if not all(map(tensors.holds, needed)) or not (own or (tied and language)):
         return OutputHead(predicts=False) if norm and tensors.holds("head.norm.weight") else None
     fields = {name: value for name, value in done.items() if name in OutputHead.__struct_fields__}
     return OutputHead(norm=norm, tied=not own, bias="head" in family.head.modules, **fields)
@@ -47,9 +50,7 @@ def separate_head(
 ) -> tuple[ModelConfig, dict[str, str]]:
     """Separate a tied output matrix from the embedding if an adapter replaces that: peft's copy is not tied.
 
-    Returns:
-        The model, and the name of its output matrix mapped to the base tensor that it copies; empty if the head is
-        not separate.
+    Returns the model, and the name of its output matrix mapped to the base tensor that it copies, if it is separate.
     """
     if config.head is None or not (config.head.predicts and config.head.tied):
         return config, {}
@@ -58,9 +59,3 @@ def separate_head(
     if embedding not in replaced:
         return config, {}
     return replace(config, head=replace(config.head, tied=False)), {tensors.first("head.decoder.weight"): embedding}
-
-
-def _predicts(architectures: Any) -> bool:
-    """Tell whether a model's classes, if it names any, include one that predicts tokens, or a base model."""
-    named = architectures if isinstance(architectures, list) else []
-    return not named or any(_LANGUAGE.fullmatch(str(name)) for name in named)

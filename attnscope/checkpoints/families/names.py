@@ -1,11 +1,12 @@
 """Find the checkpoint tensor that holds a native parameter."""
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.checkpoints.families.spec import Chunk, Entry, Family, Outside, Stacked
+from attnscope.base.model_config import ModelConfig
+from attnscope.checkpoints.families.spec import Chunk, Entry, Family, Head, Outside, Stacked
 
 _OLD_NAMES = {"weight": "gamma", "bias": "beta"}  # names of norms in checkpoints converted from TensorFlow
 _FREQUENCIES = re.compile(r"(.*\.)?rotary_emb\.(\w+_)?inv_freq")
@@ -112,3 +113,52 @@ class Names:
         if entry is None:
             raise AttnscopeError(f"family '{self.family.name}' has no '{module}'", where=self.where)
         return entry if isinstance(entry, tuple) else (entry,)
+
+
+NOT_ONE_MODEL = "config.json and weights do not match"
+
+
+def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Check a config's layers, heads, experts, vocabulary and width against the shapes of a checkpoint."""
+    names = Names(family, find_prefix(family, shapes, where), shapes, where)
+    before = names.any_block().partition("{l}")[0]
+    layer = re.compile(re.escape(names.prefix + before) + r"(\d{1,9})\.")
+    held = 1 + max((int(m[1]) for m in map(layer.match, shapes) if m), default=-1)
+    if config.n_layers != held:
+        message = f"config says {config.n_layers} layers, but the weights have {held}"
+        raise AttnscopeError(message, where=where, hint=NOT_ONE_MODEL)
+
+    def check(parameter: str, says: str, fits: Callable[[tuple[int, ...]], bool]) -> None:
+        tensor = names.find(parameter).tensor
+        if not fits(shapes[tensor]):
+            message = f"config says {says}, but the weights have {list(shapes[tensor])} in '{tensor}'"
+            raise AttnscopeError(message, where=where, hint=NOT_ONE_MODEL)
+
+    vocabulary, heads, experts, width = config.vocab_size, config.n_heads, config.n_experts, config.d_model
+    says = f"a vocabulary of {vocabulary} and a width of {width}"
+    check("embed.tokens.weight", says, lambda shape: shape == (vocabulary, width))
+    says = f"{heads} heads, {config.d_head} wide each"
+    check("blocks.0.attention.q.weight", says, lambda shape: heads * config.d_head <= max(shape, default=0))
+    if experts:
+        says = f"{experts} experts and a width of {width}"
+        check("blocks.0.mlp.router.weight", says, lambda shape: shape == (experts, width))
+
+
+_ATTENTION = ("q", "k", "v", "out", "q_norm", "k_norm")
+_MLP = ("up", "gate", "down")
+_BLOCK = (
+    *("attention", *(f"attention.{name}" for name in _ATTENTION)),
+    *("norm_attention", "norm_attention_out", "norm_mlp", "norm_mlp_out"),
+    *("mlp.router", *(f"mlp.{name}" for name in _MLP), *(f"mlp.experts.{{x}}.{name}" for name in _MLP)),
+)
+_NAMES = ("embed.tokens", "embed.positions", "embed.segments", "embed.norm", *(f"blocks.{{l}}.{n}" for n in _BLOCK))
+
+_HEAD = ("head", "head.norm", "head.transform", "head.transform_norm", "head.decoder")
+
+NATIVE_LAYOUT = Family(
+    name="config",
+    model_types=(),
+    config={},
+    modules={name: name for name in _NAMES},
+    head=Head({name: name for name in _HEAD}),
+)

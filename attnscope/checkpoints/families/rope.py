@@ -43,10 +43,6 @@ def rope(
             must agree with the other keys.
         longrope: Name of the top-level key with the length that LongRoPE was trained on; without, there is no LongRoPE.
             If there is, transformers takes `su` and `yarn` for it, too.
-
-    Returns:
-        A rule that reads a `Rope` from a config.json, and its keys. It raises AttnscopeError if a key is unknown,
-        missing or out of bounds, or if the two dialects contradict each other.
     """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
@@ -63,7 +59,12 @@ def rope(
         for name in unread:
             if (repeated := reader.get(name, default=older_keys[name])) != older_keys[name]:
                 raise reader.wrong(name, repeated, f"{older_keys[name]}, which transformers takes from other keys")
-        kind = _kind(reader, given, longrope)
+        kind = given.get("rope_type", given.get("type", "default"))
+        known = [name for name in _REQUIRED_KEYS if longrope or name != "longrope"]
+        if longrope is not None and kind in ("su", "yarn"):
+            kind = "longrope"
+        elif not isinstance(kind, str) or kind not in known:
+            raise reader.wrong("rope_type", kind, "one of " + ", ".join(known))
         scaling: RopeScaling | None
         if longrope is not None and kind == "longrope":
             scaling = _longrope(reader, given, done, longrope)
@@ -88,22 +89,11 @@ def _table_or_top_level(
     return inside
 
 
-def _kind(reader: ConfigReader, table: Mapping[str, Any], longrope: str | None) -> str:
-    kind = table.get("rope_type", table.get("type", "default"))
-    known = [name for name in _REQUIRED_KEYS if longrope or name != "longrope"]
-    if longrope is not None and kind in ("su", "yarn"):
-        return "longrope"
-    if not isinstance(kind, str) or kind not in known:
-        raise reader.wrong("rope_type", kind, "one of " + ", ".join(known))
-    return kind
-
-
 def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """Return a table's keys other than base, share and type; refuse unknown and missing ones."""
     known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
-    parameters = {
-        k: v for k, v in table.items() if k not in ("rope_theta", "partial_rotary_factor", "rope_type", "type")
-    }
+    others = ("rope_theta", "partial_rotary_factor", "rope_type", "type")
+    parameters = {name: value for name, value in table.items() if name not in others}
     for name in parameters.keys() - known:
         raise reader.wrong(f"the rotary key '{name}'", parameters[name], f"only keys of rope_type '{kind}'")
     for name in _REQUIRED_KEYS[kind]:

@@ -20,48 +20,36 @@ ACTIVATIONS = {
 
 
 @dataclass(frozen=True)
-class Key:
-    """A value of config.json."""
-
-    names: tuple[str, ...]  # keys that may hold the value; if several do, they must agree
-    default: Any = REQUIRED  # the value of a missing key; `CopyOf(field)` for another config field, REQUIRED to refuse
-    map: Mapping[str, Any] | None = None  # the checkpoint's values mapped to native ones, if they differ
-
-    def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-        default = done[self.default.field] if isinstance(self.default, CopyOf) else self.default
-        value = reader.get(*self.names, default=default)
-        if self.map is None:
-            return value
-        if not isinstance(value, str) or value not in self.map:
-            raise reader.wrong(reader.given(self.names) or "", value, "one of " + ", ".join(self.map))
-        return self.map[value]
-
-
-def key(*names: str, default: Any = REQUIRED, map: Mapping[str, Any] | None = None) -> Key:
-    """Return a value of config.json under one of these names."""
-    return Key(names, default, map)
-
-
-@dataclass(frozen=True)
-class CopyOf:
-    """The value of another config field, which is read before."""
-
-    field: str
-    names: tuple[str, ...] = ()
-
-    def read(self, _: ConfigReader, done: Mapping[str, Any]) -> Any:
-        return done[self.field]
-
-
-@dataclass(frozen=True)
 class Computed:
-    """A value that takes a function, of the reader and the fields read before."""
+    """A value that a function computes of the reader and the fields read before."""
 
     rule: Callable[[ConfigReader, Mapping[str, Any]], Any]
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # keys of config.json that it reads
 
-    def read(self, reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-        return self.rule(reader, done)
+
+def copy_of(field: str) -> Computed:
+    """Return the value of another config field, which is read before."""
+    return Computed(lambda _, done: done[field])
+
+
+def key(name: str, *, default: Any = REQUIRED, map: Mapping[str, Any] | None = None) -> Computed:
+    """Return the value of a key of config.json.
+
+    `default` is that of a missing key, which may be Computed; without it, a missing key is refused. `map` maps the
+    checkpoint's values to native ones.
+    """
+
+    def read(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
+        derived = isinstance(default, Computed)
+        value = reader.get(name, default=None if derived else default)
+        value = default.rule(reader, done) if derived and value is None else value
+        if map is None:
+            return value
+        if not isinstance(value, str) or value not in map:
+            raise reader.wrong(reader.given([name]) or "", value, "one of " + ", ".join(map))
+        return map[value]
+
+    return Computed(read, (name,))
 
 
 def _per_head(reader: ConfigReader, done: Mapping[str, Any]) -> int:
@@ -72,24 +60,18 @@ def _per_head(reader: ConfigReader, done: Mapping[str, Any]) -> int:
     return int(width // heads)
 
 
-def _head_dim(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
-    value = reader.get("head_dim", default=None)
-    return _per_head(reader, done) if value is None else value
-
-
 def _kv_heads(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
     name = "num_key_value_heads"
     return done["n_heads"] if reader.raw.get(name, REQUIRED) is None else reader.get(name)
 
 
 HEAD_WIDTH = Computed(_per_head)  # the model's width divided by the number of heads
-HEAD_DIM = Computed(_head_dim, ("head_dim",))  # an explicit head width, otherwise the same
 # Null means one per query head. If the key is missing, each family has its own default.
 KV_HEADS = Computed(_kv_heads, ("num_key_value_heads",))
 
 
 # the sizes that most families have under the same keys
-SIZES: Mapping[str, Key] = {
+SIZES: Mapping[str, Computed] = {
     "vocab_size": key("vocab_size"),
     "d_model": key("hidden_size"),
     "n_layers": key("num_hidden_layers"),
@@ -98,7 +80,7 @@ SIZES: Mapping[str, Key] = {
     "max_positions": key("max_position_embeddings"),
 }
 # every query head has keys of its own, and the heads share the width
-HEADS: Mapping[str, Any] = {"n_kv_heads": CopyOf("n_heads"), "d_head": HEAD_WIDTH, "d_value": CopyOf("d_head")}
+HEADS: Mapping[str, Any] = {"n_kv_heads": copy_of("n_heads"), "d_head": HEAD_WIDTH, "d_value": copy_of("d_head")}
 
 
 @dataclass(frozen=True)
@@ -139,7 +121,7 @@ class Head:
     # native module to the checkpoint's, as in `Family.modules`: `head.norm`, `head.transform`, `head.transform_norm`,
     # `head.decoder`, and `head` for the bias on the logits
     modules: Mapping[str, Entry]
-    # field of OutputHead to a constant, a Key or a Computed, if it differs from the default
+    # field of OutputHead to a constant or a Computed, if it differs from the default
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -149,7 +131,7 @@ class Family:
 
     name: str
     model_types: tuple[str, ...]
-    config: Mapping[str, Any]  # field of ModelConfig to a constant, a Key or a Computed, in reading order
+    config: Mapping[str, Any]  # field of ModelConfig to a constant or a Computed, in reading order
     # native module to the checkpoint's, with `{l}` for the layer and `{x}` for the expert; weight and bias follow. All
     # names, if checkpoints use several
     modules: Mapping[str, Entry]

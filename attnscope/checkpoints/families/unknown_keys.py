@@ -47,9 +47,8 @@ def check_unknown(
         reason = refusal(name, reader.raw[name], family, families)
         if reason is not None:
             message = f"unknown key '{_shown(name)}' for family '{family.name}'"
-            raise AttnscopeError(
-                message, where=reader.where, hint=f"{reason}; {arg('ignore_key', placeholder='NAME')} ignores a key"
-            )
+            hint = f"{reason}; {arg('ignore_key', placeholder='NAME')} ignores a key"
+            raise AttnscopeError(message, where=reader.where, hint=hint)
         ignored.append(name)
     return tuple(ignored)
 

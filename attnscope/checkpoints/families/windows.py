@@ -14,11 +14,11 @@ Windows = tuple[int | None, ...]
 
 def everywhere(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
     """Return the same window in every layer, or none if `sliding_window` is null (Mistral)."""
-    window = window_size(reader)
+    window = _window_size(reader)
     return () if window is None else (window,) * layers(reader, done)
 
 
-def window_size(reader: ConfigReader) -> int | None:
+def _window_size(reader: ConfigReader) -> int | None:
     """Return `sliding_window`; null is no window, while a key that is left out has the default of its family."""
     if reader.raw.get("sliding_window", REQUIRED) is None:
         return None
@@ -33,37 +33,31 @@ def layers(reader: ConfigReader, done: Mapping[str, Any]) -> int:
 
 
 def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: str | None = None) -> Computed:
-    """Return windows where `layer_types` says `sliding_attention`.
+    """Return windows where `layer_types` says `sliding_attention`, or without that key `slides`.
 
-    Args:
-        slides: Whether a layer has a window, if there is no `layer_types`.
-        switch: A key without which, or with false under which, no layer has a window.
+    Without the key `switch`, or with false under it, no layer has a window.
     """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
         types = reader.get("layer_types", default=None)
         off = switch is not None and not reader.flag(switch, default=False)
         if types is not None:
-            sliding = [kind == "sliding_attention" for kind in _checked_types(reader, types, done["n_layers"])]
+            if not isinstance(types, list) or len(types) != done["n_layers"]:
+                raise reader.wrong("layer_types", types, f"a list of {done['n_layers']} words, one per layer")
+            for layer, kind in enumerate(types):
+                if kind not in ("sliding_attention", "full_attention"):
+                    hint = "expected sliding_attention or full_attention"
+                    raise AttnscopeError(f"layer_types[{layer}] is {format_json(kind)}", where=reader.where, hint=hint)
+            sliding = [kind == "sliding_attention" for kind in types]
         else:
             sliding = [] if off else [slides(reader, layer) for layer in range(layers(reader, done))]
         if not any(sliding):
             return ()
         if off:
             raise reader.wrong(str(switch), False, "true, since layer_types has sliding_attention")
-        window = window_size(reader)
+        window = _window_size(reader)
         if window is None:
             raise reader.wrong("sliding_window", None, f"a window for layer {sliding.index(True)}")
         return tuple(window if slides_here else None for slides_here in sliding)
 
     return Computed(read, ("layer_types", "sliding_window", *names, *([switch] if switch else [])))
-
-
-def _checked_types(reader: ConfigReader, types: Any, n_layers: int) -> list[str]:
-    if not isinstance(types, list) or len(types) != n_layers:
-        raise reader.wrong("layer_types", types, f"a list of {n_layers} words, one per layer")
-    for layer, kind in enumerate(types):
-        if kind not in ("sliding_attention", "full_attention"):
-            hint = "expected sliding_attention or full_attention"
-            raise AttnscopeError(f"layer_types[{layer}] is {format_json(kind)}", where=reader.where, hint=hint)
-    return types

@@ -17,7 +17,7 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import as_object, decode_utf8, format_value, identify_bytes, parse_json
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.sentence_pieces import PieceModel, SentencePieceTokenizer
-from attnscope.checkpoints.tokenization.tokenizer_json import assemble, template
+from attnscope.checkpoints.tokenization.tokenizer_json import QWEN2, assemble, isolate, template
 
 VOCAB_TXT, VOCAB_JSON, MERGES, MODEL = "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in this order
@@ -31,10 +31,6 @@ _REFUSED: dict[str, tuple[Any, ...]] = {  # option to its only harmless values
     "sp_model_kwargs": (None, {}),
     "auto_map": (None,),
 }
-# Of Qwen2Tokenizer, in the spelling of the library's regular expressions.
-_QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 # Of the SmilesTokenizer of rxnmapper and DeepChem: atoms, bonds, rings and brackets (Schwaller et al., 2019).
 _SMILES = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9]"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -74,15 +70,19 @@ class Sources:
         return self.folder / "tokenizer_config.json"
 
     def special_tokens(self, named: Mapping[str, str], vocab: Mapping[str, int], file: str) -> "SpecialTokens":
-        """Return all tokens that are looked for before a text is split.
+        """Return all tokens that are looked for before a text is split; `named` are those of the class by their role.
 
-        Args:
-            named: Special tokens of the class by their role, such as `unk_token`.
-            vocab: Ids of the vocabulary; tokens that it lacks follow after its last one, as in transformers.
+        Tokens that the vocabulary lacks follow after its last one, as in transformers.
         """
         roles, tokens = dict(named), dict[str, dict[str, Any]]()
-        for number, given in sorted(self._decoder().items()):
-            tokens[given["content"]] = {**given, "id": number}
+        key = "added_tokens_decoder"
+        where, decoder = f"{self._config}: {key}", dict[int, Any]()
+        for spelled, given in as_object(self.options.get(key) or {}, where).items():
+            if not str(spelled).isascii() or not str(spelled).isdigit() or len(str(spelled)) > 9:
+                raise AttnscopeError(f"has the id {format_value(spelled)}", where=where, hint="expected a number")
+            decoder[int(spelled)] = self._token(given, key, special=False)
+        for number, token in sorted(decoder.items()):
+            tokens[token["content"]] = {**token, "id": number}
         known = {*vocab, *tokens}
         for role in _NAMED:
             named_so = self.options.get(role, roles.get(role))
@@ -102,16 +102,6 @@ class Sources:
             token["id"] = vocab.get(content, token.get("id", following))
             following = max(following, token["id"] + 1)
         return SpecialTokens(roles, tokens, known, self.folder / file)
-
-    def _decoder(self) -> dict[int, dict[str, Any]]:
-        """List added tokens whose ids are given."""
-        where = f"{self._config}: added_tokens_decoder"
-        tokens = {}
-        for number, given in as_object(self.options.get("added_tokens_decoder") or {}, where).items():
-            if not str(number).isascii() or not str(number).isdigit() or len(str(number)) > 9:
-                raise AttnscopeError(f"has the id {format_value(number)}", where=where, hint="expected a number")
-            tokens[int(number)] = self._token(given, "added_tokens_decoder", special=False)
-        return tokens
 
     def _token(self, given: Any, role: str, *, special: bool = True) -> dict[str, Any]:
         """Return an added token as a tokenizer.json has it; as transformers, one that is text alone is special."""
@@ -208,10 +198,9 @@ def _smiles(sources: Sources) -> Built:
         raise AttnscopeError(message, where=path, hint=f"pass {arg('tokenizer')} with a tokenizer.json of this model")
     special = sources.special_tokens(_BERT_TOKENS, vocab, VOCAB_TXT)
     template = special.template([special.required("cls_token")], [special.required("sep_token")], [])
-    split = {"type": "Split", "pattern": {"Regex": _SMILES}, "behavior": "Isolated", "invert": False}
     model = {"type": "WordLevel", "unk_token": special.required("unk_token"), "vocab": vocab}
     note = "texts are split as SMILES, as every word of vocab.txt is a token of SMILES"
-    return Built(assemble(model, special.listed, pre_tokenizer=split, post_processor=template), note)
+    return Built(assemble(model, special.listed, pre_tokenizer=isolate(_SMILES), post_processor=template), note)
 
 
 def _esm(sources: Sources) -> Built:
@@ -222,8 +211,7 @@ def _esm(sources: Sources) -> Built:
     closes = [special.required("eos_token")]
     template = special.template([special.required("cls_token")], closes, [])
     words = "|".join(re.escape(word) for word in sorted(vocab, key=len, reverse=True))
-    split = {"type": "Split", "pattern": {"Regex": words}, "behavior": "Isolated", "invert": False}
-    splits = {"type": "Sequence", "pretokenizers": [split, {"type": "WhitespaceSplit"}]}
+    splits = {"type": "Sequence", "pretokenizers": [isolate(words), {"type": "WhitespaceSplit"}]}
     model = {"type": "WordLevel", "unk_token": special.required("unk_token"), "vocab": vocab}
     return Built(assemble(model, special.listed, pre_tokenizer=splits, post_processor=template))
 
@@ -264,8 +252,7 @@ def _roberta(sources: Sources) -> Built:
 
 def _qwen2(sources: Sources) -> Built:
     vocab, model, split = _byte_bpe(sources, sources.flag("add_prefix_space", False))
-    words = {"type": "Split", "pattern": {"Regex": _QWEN}, "behavior": "Isolated", "invert": False}
-    both = {"type": "Sequence", "pretokenizers": [words, {**split, "use_regex": False}]}
+    both = {"type": "Sequence", "pretokenizers": [isolate(QWEN2), {**split, "use_regex": False}]}
     named = dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")
     special = sources.special_tokens(named, vocab, VOCAB_JSON)
     ends = _begin_and_end(sources, special, begin=False)

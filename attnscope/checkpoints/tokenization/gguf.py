@@ -9,18 +9,15 @@ import msgspec
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import format_value
 from attnscope.checkpoints.tokenization.pieces import byte_alphabet
-from attnscope.checkpoints.tokenization.tokenizer_json import assemble, template
+from attnscope.checkpoints.tokenization.tokenizer_json import LETTERS, QWEN2, REST, assemble, isolate, template
 
 _CONTROL, _USER_DEFINED = 3, 4  # token types
 _SPECIAL = ("bos", "eos", "unknown", "padding")
-_LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
 _LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
 _ENDINGS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _SLASHED = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = _LETTERS + r"\p{N}{1,3}" + _REST
-_QWEN2 = _LETTERS + r"\p{N}" + _REST
+_LLAMA3 = LETTERS + r"\p{N}{1,3}" + REST
 _TEKKEN = f"{_UPPER}|{_LOWER}" + r"|\p{N}" + _SLASHED
 _GPT4O = f"{_UPPER}{_ENDINGS}|{_LOWER}{_ENDINGS}" + r"|\p{N}{1,3}" + _SLASHED
 _GPT2 = ""  # the library's own expression
@@ -30,7 +27,7 @@ _SPLITS = {
     "gpt-2": _GPT2,
     "smollm": _PER_DIGIT,
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "dbrx", "smaug-bpe"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), QWEN2),
     "tekken": _TEKKEN,
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
 }
@@ -145,8 +142,7 @@ def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, A
     elif split == _GPT2:
         steps = [level | {"use_regex": True}]
     else:
-        words = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
-        steps = [words, level | {"use_regex": False}]
+        steps = [isolate(split), level | {"use_regex": False}]
     return vocabulary.content(model, name in _WHOLE_WORDS, spelled) | {
         "normalizer": {"type": "NFC"} if name == "qwen2" else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},

@@ -37,13 +37,10 @@ class GivenTokens(UnspelledTokenizer):
 def make_texts(
     values: Any, ranges: Sequence[tuple[int, int]], where: str, written: Any = None
 ) -> list[tuple[str, list[Token]]]:
-    """Return every text with its tokens.
+    """Return every text with its tokens; `ranges` are its first row in the arrays, and the row after its last.
 
-    Args:
-        values: Strings, ids, or objects with the fields of a Token: one for every row, or a list of them for every
-            text; None for positions alone.
-        ranges: First row of every text in the arrays, and the row after its last.
-        written: The texts, which spans in the tokens refer to; None if the tokens are to be joined.
+    `values` are strings, ids, or objects with the fields of a Token: one for every row, or a list of them for every
+    text; None for positions alone. Spans in them refer to the `written` texts; without these, tokens are joined.
     """
     counts = [end - start for start, end in ranges]
     if values is None:
@@ -68,9 +65,8 @@ def _by_text(values: Any, counts: Sequence[int], where: str) -> list[Sequence[An
     if not nested and len(listed) == sum(counts):
         texts = [listed[start : start + count] for start, count in zip(starts, counts, strict=True)]
     if [len(text) for text in texts] != list(counts):
-        given, needed = (
-            f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[:8]}" for sizes in (list(map(len, texts)), counts)
-        )
+        sizes = list(map(len, texts)), counts
+        given, needed = (f"{part[0]}" if len(part) == 1 else f"{part[:8]}" for part in sizes)
         hint = "give one for every row of the arrays; a layout names another order of axes"
         raise AttnscopeError(f"{given} tokens for {needed} rows", where=where, hint=hint)
     return texts

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import MB, parse_json, read_file
@@ -14,9 +14,6 @@ from attnscope.checkpoints.tokenization.rust import call_rust
 from attnscope.checkpoints.tokenization.tokenizer_json import components, read_tokenizer_json
 from attnscope.checkpoints.tokenization.word_tokenizer import check_text
 from attnscope.findings.tokens import Token
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as RustTokenizer
 
 MAX_TOKENIZER = 200 * MB
 
@@ -49,7 +46,14 @@ class FileTokenizer:
         added_tokens = file.content.get("added_tokens")
         for token in added_tokens if isinstance(added_tokens, list) else []:
             self._growth.check(str(token.get("content")) if isinstance(token, dict) else "")
-        self._rust = _load_rust_tokenizer(file.text, path, data)
+        from tokenizers import Tokenizer as RustTokenizer
+
+        try:
+            self._rust = call_rust(lambda: RustTokenizer.from_str(file.text), path, "cannot be used")
+        except AttnscopeError:
+            # Gives a better message if the file is not JSON.
+            parse_json(data, str(path))
+            raise
         if file.unparsed not in (None, self._rust.get_vocab_size(with_added_tokens=False)):
             # Parsing the whole file refuses a duplicate word.
             parse_json(data, str(path))
@@ -105,7 +109,7 @@ class FileTokenizer:
     def encode(
         self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
     ) -> list[Token]:
-        """Encode as `Tokenizer.encode` says; with `special`, special tokens are added as the file says."""
+        """Return the tokens of a text, or of it and its pair; with `special`, with the file's special tokens."""
         texts = (text,) if pair is None else (text, pair)
         for segment in texts:
             check_text(segment, where)
@@ -245,18 +249,6 @@ class FileTokenizer:
             return raw.decode(errors="replace")
         inner = piece.removeprefix(self._marks[0]).removesuffix(self._marks[1]) or piece
         return inner.replace("▁", " ")
-
-
-def _load_rust_tokenizer(text: str, path: Path, data: bytes) -> "RustTokenizer":
-    """Return the library's tokenizer of a tokenizer.json's text; `data` is the file's content."""
-    from tokenizers import Tokenizer as RustTokenizer
-
-    try:
-        return call_rust(lambda: RustTokenizer.from_str(text), path, "cannot be used")
-    except AttnscopeError:
-        # Gives a better message if the file is not JSON.
-        parse_json(data, str(path))
-        raise
 
 
 def load_tokenizer(path: Path) -> FileTokenizer:

@@ -22,9 +22,8 @@ def overlapping(
 ) -> list[bool]:
     """Return which spans share a character with another span; spans of one text are in order.
 
-    Args:
-        spans: Number of the text, start and end of every token; None for a token that covers no text.
-        compared: Spans of the tokens to compare with; None for all.
+    A span is the number of the text, start and end; None for a token that covers none. Those that are `compared` may be
+    some of the tokens' alone.
     """
     overlaps = [False] * len(spans)
     for forward in (True, False):

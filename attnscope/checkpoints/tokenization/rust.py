@@ -26,9 +26,8 @@ def call_rust(call: Callable[[], _T], path: Path, doing: str) -> _T:
             # An interruption must not be reported as a failed tokenizer.
             raise
         reason = " ".join(str(e).split())[:200]
-        raise AttnscopeError(
-            f"{doing}: {reason}", where=path, hint="download it again, or save it again with transformers"
-        ) from e
+        hint = "download it again, or save it again with transformers"
+        raise AttnscopeError(f"{doing}: {reason}", where=path, hint=hint) from e
 
 
 @contextmanager

@@ -15,6 +15,10 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.base.files.reading import as_object, parse_json, refuse_non_json
 from attnscope.checkpoints.tokenization.rust import call_rust
 
+# how words are split before merges, in the spelling of the library's regular expressions
+LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+QWEN2 = LETTERS + r"\p{N}" + REST
 _LARGE = 1 << 16  # smallest size in bytes of values that are not parsed
 _PREFIX = 1 << 10  # bytes by which it is found
 
@@ -106,6 +110,11 @@ def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
             # Spans that cover the white space, trimmed later: same ids.
             part["trim_offsets"], changed = False, True
     return notes, changed
+
+
+def isolate(expression: str) -> dict[str, Any]:
+    """Return a pre-tokenizer that splits a text into what a regular expression matches, and what is between."""
+    return {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
 
 
 def assemble(model: Mapping[str, Any], added_tokens: Sequence[Mapping[str, Any]], **parts: Any) -> dict[str, Any]:

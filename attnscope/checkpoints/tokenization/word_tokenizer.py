@@ -1,9 +1,9 @@
-"""Tokens of a text by its words, and batches of padded ids."""
+"""Tokens of a text by its words."""
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import MB
@@ -13,27 +13,13 @@ MAX_TEXT = 4 * MB  # characters; forty times a text of 100,000 bytes
 _WORD = re.compile("w+(?:aw+)*|[pa]")
 
 
-class Tokenizer(Protocol):
-    """Protocol of tokenizers: turns a text into Tokens."""
-
-    name: str
-    vocab_size: int
-    notes: list[str]
-
-    def encode(
-        self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
-    ) -> list[Token]:
-        """Return the tokens of a text, or of a text and its pair, with special tokens at begin and end if `special`."""
-
-
 def check_text(text: str, where: str) -> None:
     """Refuse a text before anything expensive or fragile sees it."""
     if not text.strip():
         raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="pass some words")
     if len(text) > MAX_TEXT:
-        raise AttnscopeError(
-            f"the text has {len(text):,} characters", where=where, hint=f"at most {MAX_TEXT:,} are read"
-        )
+        message = f"the text has {len(text):,} characters"
+        raise AttnscopeError(message, where=where, hint=f"at most {MAX_TEXT:,} are read")
     try:
         text.encode()
     except UnicodeEncodeError as e:
@@ -91,15 +77,14 @@ class WordTokenizer(UnspelledTokenizer):
     def encode(
         self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
     ) -> list[Token]:
-        """Encode as `Tokenizer.encode` says; every word must be in the texts that the vocabulary was made from."""
+        """Return the tokens of a text, and of its pair; every word must be in the texts that made the vocabulary."""
         tokens = []
         for segment, segment_text in enumerate((text,) if pair is None else (text, pair)):
             check_text(segment_text, where)
             for word, start, end in self._words(segment_text):
                 if word not in self._ids:
-                    raise AttnscopeError(
-                        f"the word '{word}' at character {start} is not in the vocabulary", where=where
-                    )
+                    message = f"the word '{word}' at character {start} is not in the vocabulary"
+                    raise AttnscopeError(message, where=where)
                 tokens.append(Token(self._ids[word], word, word, start, end, segment=segment, type_id=segment))
         if not tokens:
             raise AttnscopeError("the text has no words", where=where, hint="pass at least one word")
@@ -144,15 +129,3 @@ def _character_class(c: str) -> str:
     if c in "'’":
         return "a"
     return "w" if c in "_\u200c\u200d" or unicodedata.category(c)[0] in "LMN" else "p"
-
-
-def pad_batch(texts: Sequence[Sequence[Token]], pad_id: int = 0) -> tuple[list[list[int]], list[list[int]], list[int]]:
-    """Return ids and type ids, (texts, longest) each, padded on the right, and the length of each text.
-
-    No query may attend to `pad_id`, so any valid id does.
-    """
-    lengths = [len(tokens) for tokens in texts]
-    longest = max(lengths, default=0)
-    ids = [[t.id for t in tokens] + [pad_id] * (longest - len(tokens)) for tokens in texts]
-    types = [[t.type_id for t in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
-    return ids, types, lengths

@@ -1,6 +1,6 @@
 """The engine of given arrays: it hands queries, keys and values over to `attend`, and runs nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -29,7 +29,7 @@ from attnscope.model.positions import rotary_frequencies, rotary_tables, rotate
 from attnscope.model.stack import Progress
 from attnscope.model.tile import Recorders, Workspace
 from attnscope.request.masks.expression import mask_files, parse_mask
-from attnscope.request.masks.terms import Mask, MaskTerm, MatrixFile
+from attnscope.request.masks.terms import Mask, MatrixFile
 
 
 @dataclass
@@ -104,20 +104,17 @@ class ArraysEngine:
         inputs, rotation = self._tensors(layer, batch), self.given.settings[layer].rope
         if rotation is None:
             return inputs
-        unturned = [neighbours_apart(side, rotation) for side in (inputs.q, inputs.k)]
-        q, k = (rotate_given(side, rotation, batch.tokens.lengths) for side in unturned)
-        width, longest = rotation.width(q.shape[-1]), max(batch.tokens.lengths)
-        frequencies, factor = rotary_frequencies(rotation.rope, width, longest, q.device)
+        unturned, lengths = [neighbours_apart(side, rotation) for side in (inputs.q, inputs.k)], batch.tokens.lengths
+        rope, width = rotation.rope, rotation.width(inputs.q.shape[-1])
+        q, k = (rotate(x, *rotary_tables(rope, width, lengths, x.shape[2], x.device, x.dtype)) for x in unturned)
+        frequencies, factor = rotary_frequencies(rope, width, max(lengths), q.device)
         return replace(inputs, q=q, k=k, rotation=Rotation(unturned[0], unturned[1], frequencies, factor))
 
     def _tensors(self, layer: int, batch: Batch) -> AttentionInputs:
         """Return the arrays of a layer for the texts of a batch, on the device."""
         given = self.given
-        sides = {
-            name: self._padded(name, array, layer, batch)
-            for name, array in given.read(layer).items()
-            if name != "output"
-        }
+        arrays = given.read(layer)
+        sides = {name: self._padded(name, array, layer, batch) for name, array in arrays.items() if name != "output"}
         if given.weights:
             weights = sides["weights"][..., : max(batch.tokens.lengths)]  # (B, H, Q, K)
             nothing = weights.new_empty(*weights.shape[:3], 0)
@@ -182,10 +179,7 @@ class ArraysEngine:
 
     def _own(self, layer: int, batch: Batch) -> Mask:
         terms = parse_mask(self.given.config().mask_of(layer))
-        named: dict[MaskTerm, Mask] = {
-            term: self._named(term.path, batch) for term in terms if isinstance(term, MatrixFile)
-        }
-        return build_mask(terms, resolved=named)
+        return build_mask(terms, resolved={t: self._named(t.path, batch) for t in terms if isinstance(t, MatrixFile)})
 
     def _named(self, name: str, batch: Batch) -> Mask:
         """Return the mask of a matrix or of a function, which counts texts as they were given.
@@ -247,9 +241,3 @@ def neighbours_apart(x: Tensor, rotation: GivenRope) -> Tensor:
     width = rotation.width(x.shape[-1])
     order = torch.cat((torch.arange(0, width, 2), torch.arange(1, width, 2), torch.arange(width, x.shape[-1])))
     return x[..., order.to(x.device)]
-
-
-def rotate_given(x: Tensor, rotation: GivenRope, lengths: Sequence[int]) -> Tensor:
-    """Rotate queries or keys, (B, H, T, E), by their positions."""
-    width = rotation.width(x.shape[-1])
-    return rotate(x, *rotary_tables(rotation.rope, width, lengths, x.shape[2], x.device, x.dtype))

@@ -9,7 +9,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -53,7 +53,6 @@ class ArrayFile:
     digest: bytes = b""  # SHA-256 over its header and samples of its data
 
     def read(self, array: StoredArray) -> "np.ndarray[Any, Any]":
-        """Read the numbers of an array."""
         return _read(self.path, array)
 
 
@@ -69,8 +68,9 @@ def open_file(path: Path) -> ArrayFile:
     by_layer: dict[str, dict[int, Any]] = {}
     for name, held in [*stored.items(), *metadata.items()]:
         match = _LAYER.fullmatch(name)
-        own = match[2] if match else name
-        _require_known(own, path, name, of_layer=match is not None)
+        own, known = match[2] if match else name, (*ARRAYS, *(SETTINGS if match else SHARED))
+        if own not in known:
+            raise AttnscopeError(f"unknown name '{name}'", where=path, hint=did_you_mean(own, known))
         if isinstance(held, StoredArray) and own in ARRAYS:
             (shared if match is None else layers.setdefault(int(match[1]), {}))[own] = held
             continue
@@ -91,12 +91,6 @@ def open_file(path: Path) -> ArrayFile:
         message = f"holds arrays of layers and {next(iter(shared))}, which belongs to none"
         raise AttnscopeError(message, where=path, hint="name all arrays layer.0.q, or all q, k and v")
     return ArrayFile(path, dict(sorted(layers.items())), shared, values, digest)
-
-
-def _require_known(own: str, path: Path, name: str, *, of_layer: bool) -> None:
-    known = (*ARRAYS, *SETTINGS) if of_layer else (*ARRAYS, *SHARED)
-    if own not in known:
-        raise AttnscopeError(f"unknown name '{name}'", where=path, hint=did_you_mean(own, known))
 
 
 def _setting(path: Path, name: str, held: Any) -> Any:
@@ -142,10 +136,7 @@ def _npz(path: Path) -> tuple[dict[str, StoredArray], Mapping[str, Any], bytes]:
         if named != "bfloat16":
             hint = "save it as float32, or add an array dtype that says bfloat16"
             raise AttnscopeError("has no type of numbers", where=f"{path}: {min(wide)}", hint=hint)
-        stored |= {
-            name: StoredArray(name, stored[name].shape, "bfloat16", stored[name].nbytes, stored[name].place)
-            for name in wide
-        }
+        stored |= {name: replace(stored[name], dtype="bfloat16") for name in wide}
     return stored, {}, digest
 
 
@@ -176,9 +167,8 @@ def _npy(entry: Any, info: zipfile.ZipInfo, path: Path, size: int) -> StoredArra
     if dtype.hasobject:
         raise AttnscopeError("holds Python objects", where=where, hint="save plain numbers, or strings as an array")
     if start + needed != info.file_size or (stored and info.file_size > size) or min(shape, default=0) < 0:
-        message = (
-            f"{dtype} of shape {list(shape)} needs {needed:,} bytes, the file has {info.file_size - start:,} for it"
-        )
+        held = info.file_size - start
+        message = f"{dtype} of shape {list(shape)} needs {needed:,} bytes, the file has {held:,} for it"
         raise AttnscopeError(message, where=where, hint="the file is damaged: write it again")
     kind = "void16" if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=").name
     return StoredArray(info.filename.removesuffix(".npy"), tuple(shape), kind, needed, (info.filename, dtype, fortran))

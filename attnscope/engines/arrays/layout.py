@@ -71,9 +71,7 @@ def query_ranges(
 ) -> list[tuple[int, int]]:
     """Return the first query row of every text, and the row after its last; queries belong to a text's last tokens.
 
-    Args:
-        cu_seqlens: First query of every text, and the number of queries; None if a text has as many as keys, or if
-            there is one text, or an axis for texts.
+    `cu_seqlens` is None if a text has as many queries as keys, or if there is one text, or an axis for texts.
     """
     if cu_seqlens is not None:
         query_rows = text_ranges(shape, cu_seqlens, None, axes, where, "cu_seqlens_q")
@@ -105,9 +103,7 @@ def text_ranges(
 ) -> list[tuple[int, int]]:
     """Return the first row of every text, and the row after its last.
 
-    Args:
-        cu_seqlens: First row of every text, and the number of rows; None if there is one text, or an axis for texts.
-        lengths: Tokens of every text, if texts are padded to one length; None without padding.
+    `cu_seqlens` is None if there is one text, or an axis for texts; `lengths` is None without padding.
     """
     if cu_seqlens is None:
         longest = shape.rows // (shape.texts or 1)

@@ -17,7 +17,7 @@ from attnscope.engines.arrays.files import ENDINGS, ArrayFile, open_file
 from attnscope.engines.arrays.given import GivenArrays, GivenSizes
 from attnscope.engines.arrays.layout import PackedShape, packed_shape, parse_layout, query_ranges, text_ranges
 from attnscope.engines.arrays.masks import function_digest, read_masks, read_score_mod
-from attnscope.engines.arrays.settings import NAMES, LayerSettings, layer_settings
+from attnscope.engines.arrays.settings import layer_settings
 
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 _WEIGHT_AXES = ("heads", "tokens", "width")  # of weights, keys are what width is of queries
@@ -90,11 +90,8 @@ def from_arrays(
 ) -> GivenArrays:
     """Take arrays that are in memory.
 
-    Args:
-        parts: `q`, `k`, and `v` and `output` if they are known; or `weights`. Each is one array, with or without an
-            axis for layers, a list of arrays, or a dict by layer.
-        values: Settings, `mask`, `score_mod`, `layout`, `tokens`, `text`, `cu_seqlens` and `lengths`.
-        layers: Numbers of the layers; None to count from 0.
+    `parts` are `q`, `k`, and `v` and `output` if they are known; or `weights`. Each is one array, with or without an
+    axis for layers, a list of arrays, or a dict by layer. `values` are settings, and what describes the texts.
     """
     from attnscope.engines.arrays.tensors import as_tensor
 
@@ -122,10 +119,16 @@ def from_arrays(
     def read(layer: int) -> dict[str, Any]:
         return {part: arrays[layer] for part, arrays in by_name.items()}
 
-    digest = _digest(by_name)
+    digest = hashlib.sha256()  # of shapes, types and samples
+    for part, arrays in by_name.items():
+        for layer, tensor in arrays.items():
+            places = np.arange(0, tensor.numel(), max(1, tensor.numel() // _SAMPLES))
+            sample = tensor[tuple(np.unravel_index(places, tuple(tensor.shape)))].float().cpu()
+            digest.update(f"{part} {layer} {list(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(sample.numpy().tobytes())
     if axes is not None and "layers" in axes:
         values = {**values, "layout": tuple(axis for axis in axes if axis != "layers")}
-    return _assemble(name, numbers[first], read, shapes, dtypes, values, digest)
+    return _assemble(name, numbers[first], read, shapes, dtypes, values, digest.digest())
 
 
 def _split_layers(
@@ -164,18 +167,6 @@ def _numbers(layers: Any, count: int) -> list[int]:
     return list(listed)
 
 
-def _digest(by_name: Mapping[str, Mapping[int, Any]]) -> bytes:
-    """Return a SHA-256 over shapes, types and samples of tensors."""
-    digest = hashlib.sha256()
-    for part, arrays in by_name.items():
-        for layer, tensor in arrays.items():
-            places = np.arange(0, tensor.numel(), max(1, tensor.numel() // _SAMPLES))
-            sample = tensor[tuple(np.unravel_index(places, tuple(tensor.shape)))].float().cpu()
-            digest.update(f"{part} {layer} {list(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(sample.numpy().tobytes())
-    return digest.digest()
-
-
 def _assemble(
     name: str,
     layers: Sequence[int],
@@ -191,43 +182,51 @@ def _assemble(
     if axes is not None and "layers" in axes:
         axes = tuple(axis for axis in axes if axis != "layers")
     if weights and axes is not None:
-        raise AttnscopeError(
-            "applies to queries, keys and values", where="layout", hint="weights are heads,queries,keys"
-        )
+        hint = "weights are heads,queries,keys"
+        raise AttnscopeError("applies to queries, keys and values", where="layout", hint=hint)
     ndim = len(next(iter(shapes.values())))
     axes = axes or (("texts", *_WEIGHT_AXES) if ndim == 4 else _WEIGHT_AXES)
     packed = {place: packed_shape(shape, axes, place) for place, shape in shapes.items()}
-    _refuse_types(dtypes, next(iter(shapes)))
+    if unknown := dtypes - set(_BYTES):
+        hint = "use float32, bfloat16 or float16; dequantise what is stored as whole numbers"
+        raise AttnscopeError(f"has type {min(unknown)}", where=next(iter(shapes)), hint=hint)
     sizes = _sizes(packed, weights=weights)
-    place = f"{next(iter(packed)).rpartition('.')[0]}.{'weights' if weights else 'q'}"
-    first, keys = packed[place], _keys(packed, place, weights=weights)
+    layer = next(iter(packed)).rpartition(".")[0]
+    place = f"{layer}.{'weights' if weights else 'q'}"
+    first = packed[place]
+    if weights:  # the keys are columns
+        keys = PackedShape(first.width * (first.texts or 1), first.heads, first.width, first.texts)
+    else:
+        keys = packed[f"{layer}.k"]
     cu_seqlens, cu_queries = values.get("cu_seqlens"), values.get("cu_seqlens_q")
     ranges = text_ranges(keys, cu_seqlens, values.get("lengths"), axes, place)
     queries = query_ranges(first, keys, ranges, cu_queries, axes, place, packed=cu_seqlens is not None)
     texts = make_texts(values.get("tokens"), ranges, "tokens", values.get("text"))
     lengths = [end - start for start, end in ranges]
     rows = [end - start for start, end in queries]
-    settings = layer_settings({key: values.get(key) for key in NAMES}, layers, sizes.heads)
+    settings = layer_settings(values, layers, sizes.heads)
     matrices, biases = {}, {}
-    if weights and values.get("mask") is not None:
-        raise AttnscopeError("given weights are masked already", where="mask", hint="leave it out")
     if weights:
+        if values.get("mask") is not None:
+            raise AttnscopeError("given weights are masked already", where="mask", hint="leave it out")
         settings = {n: replace(unmasked, mask="bidirectional") for n, unmasked in settings.items()}
     else:
         masks = read_masks(values.get("mask"), layers, lengths, rows, sizes.heads)
         if values.get("window") is not None and any(window is not None for window in masks.windows.values()):
             raise AttnscopeError("masks of layers have windows already", where="window", hint="give them once")
         settings = {
-            n: replace(
-                unmasked,
-                mask=masks.masks[n],
-                window=unmasked.window if masks.windows[n] is None else masks.windows[n],
-            )
+            n: replace(unmasked, mask=masks.masks[n], window=masks.windows[n] or unmasked.window)
             for n, unmasked in settings.items()
         }
         matrices, biases = masks.matrices, masks.biases
     score_mod = read_score_mod(values.get("score_mod"))
-    _check_ropes(settings, sizes.width)
+    for n, checked in settings.items():
+        if checked.rope is not None:
+            check_scaling(checked.rope.rope, sizes.width, f"rope of layer {n}")
+            if (rotated := checked.rope.width(sizes.width)) % 2 or rotated < 2:
+                message = f"rotates {rotated} of {sizes.width} dimensions"
+                hint = "the rotated width, width × fraction, must be even"
+                raise AttnscopeError(message, where=f"rope of layer {n}", hint=hint)
     narrow = dtypes & {"bfloat16", "float16"}
     notes = ["the weights were given, not computed"] if weights else []
     notes += _decoding_notes(ranges, queries)
@@ -261,14 +260,6 @@ def _assemble(
     )
 
 
-def _keys(packed: Mapping[str, PackedShape], place: str, *, weights: bool) -> PackedShape:
-    """Return the shape of the keys: of weights, their columns."""
-    if not weights:
-        return packed[f"{place.rpartition('.')[0]}.k"]
-    shape = packed[place]
-    return PackedShape(shape.width * (shape.texts or 1), shape.heads, shape.width, shape.texts)
-
-
 def _decoding_notes(ranges: Sequence[tuple[int, int]], queries: Sequence[tuple[int, int]]) -> list[str]:
     """Say which queries are there, if some are not."""
     counts = [(q_end - q_start, end - start) for (start, end), (q_start, q_end) in zip(ranges, queries, strict=True)]
@@ -280,12 +271,6 @@ def _decoding_notes(ranges: Sequence[tuple[int, int]], queries: Sequence[tuple[i
         return ["queries are those of the last tokens of each text; rows before them are unknown"]
     last = "last token" if known == 1 else f"last {known:,} tokens"
     return [f"queries are those of the {last} of {of:,}; rows before them are unknown"]
-
-
-def _refuse_types(dtypes: set[str], where: str) -> None:
-    if unknown := dtypes - set(_BYTES):
-        hint = "use float32, bfloat16 or float16; dequantise what is stored as whole numbers"
-        raise AttnscopeError(f"has type {min(unknown)}", where=where, hint=hint)
 
 
 def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
@@ -301,9 +286,8 @@ def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
     q, k, v = first["q"], first["k"], first.get("v", first["k"])
     place = next(iter(packed)).rpartition(".")[0]
     if q.width != k.width or q.width == 0:
-        raise AttnscopeError(
-            f"q has width {q.width}, k {k.width}", where=place, hint="give queries and keys of one width"
-        )
+        hint = "give queries and keys of one width"
+        raise AttnscopeError(f"q has width {q.width}, k {k.width}", where=place, hint=hint)
     if k.rows != v.rows or q.texts != k.texts or q.rows > k.rows:
         message = f"q has {q.rows} tokens, k {k.rows}, v {v.rows}"
         hint = "give k and v of every token, and q of every token or of the last ones"
@@ -322,17 +306,6 @@ def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
 
 def _spell(shape: PackedShape) -> str:
     return f"{shape.heads} heads × {shape.rows} tokens × {shape.width}"
-
-
-def _check_ropes(settings: Mapping[int, LayerSettings], width: int) -> None:
-    for layer, checked in settings.items():
-        if checked.rope is None:
-            continue
-        check_scaling(checked.rope.rope, width, f"rope of layer {layer}")
-        rotated = checked.rope.width(width)
-        if rotated % 2 or rotated < 2:
-            hint = "the rotated width, width × fraction, must be even"
-            raise AttnscopeError(f"rotates {rotated} of {width} dimensions", where=f"rope of layer {layer}", hint=hint)
 
 
 __all__ = ["ENDINGS", "from_arrays", "from_file"]

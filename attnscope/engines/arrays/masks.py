@@ -41,10 +41,8 @@ def read_masks(
 ) -> GivenMasks:
     """Read the mask of all layers, or that of each.
 
-    Args:
-        given: An expression, a matrix or a function; a list with one for each layer, or a dict by layer. None for
-            `causal`.
-        rows: Queries of every text, which are those of its last tokens.
+    It is an expression, a matrix or a function; a list with one for each layer, or a dict by layer; None for `causal`.
+    `rows` are the queries of every text, which are those of its last tokens.
     """
     masks = GivenMasks()
     by_layer = _by_layer(given, layers)

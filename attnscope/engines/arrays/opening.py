@@ -82,9 +82,8 @@ def _refuse_model_options(given: GivenArrays, run: RunConfig) -> None:
         if getattr(run, name) != getattr(default, name):
             hint = "remove it: queries and keys are given, and no model is opened"
             value = getattr(run, name)
-            raise UsageError(
-                f"cannot be used with {arg('qkv')}", where=arg(name, value if name == "part" else None), hint=hint
-            )
+            where = arg(name, value if name == "part" else None)
+            raise UsageError(f"cannot be used with {arg('qkv')}", where=where, hint=hint)
     if given.weights and not run.own_mask:
         name = "hide" if run.hide is not None else "mask"
         hint = f"give queries and keys instead of weights; weights are compared with another {arg('qkv')} or a model"

@@ -1,35 +1,22 @@
 """Compare given outputs of attention with those that are computed from the same queries, keys and values."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnscope.engines.arrays.engine import ArraysEngine
 from attnscope.findings.given_output import GivenOutput, TriedRule
-from attnscope.model.attention import attend
+from attnscope.model.attention import attended
 from attnscope.model.batch import Batch
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.masks import Intersection, TopLeftCausal, intersect
+from attnscope.model.masks import Intersection, ShiftedMask, intersect
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, MaskTerm, SlidingWindow
 
 _EXACT, _NARROW = 1e-4, 2e-2  # shares of the largest output that rounding explains: of float32, and of 16 bits
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """One layer of a batch: its inputs in float32, and the given output, (B, H, Q, E)."""
-
-    inputs: AttentionInputs
-    given: Tensor
-
-    def differences(self, inputs: AttentionInputs | None = None) -> tuple[Tensor, Tensor]:
-        """Return the computed output and |given − computed|, (B, H, Q, E) each."""
-        computed = attend(self.inputs if inputs is None else inputs)
-        assert computed is not None
-        return computed, (self.given - computed).abs()
 
 
 def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
@@ -39,11 +26,12 @@ def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
     texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in lengths]  # given, computed, difference
     with torch.inference_mode():
         for layer in layers:
-            layer_output = _layer(engine, layer, batch)
-            computed, gap = layer_output.differences()
+            inputs, given = _layer(engine, layer, batch)
+            computed = attended(inputs)
+            sides = given, computed, (given - computed).abs()
             for rows, first, length, kept in zip(range(len(lengths)), firsts, lengths, texts, strict=True):
                 here = slice(first, length)
-                kept.append(tuple(side[rows, :, here].cpu() for side in (layer_output.given, computed, gap)))  # type: ignore[arg-type]
+                kept.append(tuple(side[rows, :, here].cpu() for side in sides))  # type: ignore[arg-type]
         outputs = [_compared(list(layers), kept, first) for kept, first in zip(texts, firsts, strict=True)]
         return [
             output if output.first_layer is None else _with_tries(engine, batch, number, output)
@@ -51,10 +39,11 @@ def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
         ]
 
 
-def _layer(engine: ArraysEngine, layer: int, batch: Batch) -> _Layer:
+def _layer(engine: ArraysEngine, layer: int, batch: Batch) -> tuple[AttentionInputs, Tensor]:
+    """Return the inputs of a layer in float32, and the given output, (B, H, Q, E)."""
     inputs = engine.inputs(layer, batch)
     wide = replace(inputs, q=inputs.q.float(), k=inputs.k.float(), v=inputs.v.float())
-    return _Layer(wide, engine.side(layer, batch, "output").float())
+    return wide, engine.side(layer, batch, "output").float()
 
 
 def _share(given: Tensor) -> float:
@@ -90,19 +79,15 @@ def _compared(layers: list[int], kept: Sequence[tuple[Tensor, Tensor, Tensor]], 
 def _with_tries(engine: ArraysEngine, batch: Batch, text: int, output: GivenOutput) -> GivenOutput:
     """Compute the first layer that differs under other rules, and add which of them explains the given output."""
     assert output.first_layer is not None
-    layer = _layer(engine, output.first_layer, batch)
+    right, given = _layer(engine, output.first_layer, batch)
     here = slice(engine.given.first_queries[engine.numbers(batch)[text]], batch.tokens.lengths[text])
     tried = [
-        TriedRule(rule, float(layer.differences(inputs)[1][text, :, here].max()))
-        for rule, inputs in _other_rules(engine, layer.inputs, batch)
+        TriedRule(rule, float((given - attended(inputs))[text, :, here].abs().max()))
+        for rule, inputs in _other_rules(engine, right, batch)
     ]
     tried.sort(key=lambda attempt: attempt.difference)
     explains = tried and tried[0].difference <= output.limit
-    return GivenOutput(
-        **{name: getattr(output, name) for name in output.__struct_fields__ if name not in ("tried", "explained_by")},
-        tried=tried,
-        explained_by=tried[0].rule if explains else None,
-    )
+    return msgspec.structs.replace(output, tried=tried, explained_by=tried[0].rule if explains else None)
 
 
 def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) -> Iterator[tuple[str, AttentionInputs]]:
@@ -129,7 +114,7 @@ def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) ->
     firsts = [engine.given.first_queries[number] for number in engine.numbers(batch)]
     if causal and any(firsts):
         kept = [term for term in terms if not isinstance(term, Causal)]
-        yield "causal from the first key on (top left)", masked(*kept, TopLeftCausal(firsts[0]))
+        yield "causal from the first key on (top left)", masked(*kept, ShiftedMask(Causal(), -firsts[0]))
     for window in windows[:1]:
         yield "no window", masked(*plain)
         for size in (window.size - 1, window.size + 1):
@@ -145,7 +130,5 @@ def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) ->
             yield name, under(scale=scale)
     if sizes.kv_heads not in (1, sizes.heads):
         order = torch.arange(sizes.heads) % sizes.kv_heads
-        yield (
-            "heads that share keys in turn (h mod groups)",
-            replace(inputs, k=inputs.k[:, order], v=inputs.v[:, order]),
-        )
+        shared = replace(inputs, k=inputs.k[:, order], v=inputs.v[:, order])
+        yield "heads that share keys in turn (h mod groups)", shared

@@ -1,9 +1,10 @@
 """How the scores of given queries and keys become weights, layer by layer. Never imports torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,6 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import Rope
 
-T = TypeVar("T")
 NAMES = ("scale", "softcap", "window", "sinks", "rope")  # settings that may differ between layers
 
 
@@ -46,7 +46,7 @@ def layer_settings(values: Mapping[str, Any], layers: Sequence[int], heads: int)
 
 
 def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[int, Any]:
-    read = {"scale": _scale, "softcap": _softcap, "window": _window, "rope": _rope}.get(name)
+    read = _READERS.get(name)
     if np.ma.is_masked(value):
         raise AttnscopeError("is a masked array that hides numbers", where=name, hint="pass a plain one")
     plain = value.tolist() if hasattr(value, "tolist") else value
@@ -56,7 +56,9 @@ def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[
             message = f"is given for layer {unknown[0]}, which is not there"
             raise AttnscopeError(message, where=name, hint=f"the layers are {', '.join(map(str, layers[:12]))}")
         values = {layer: plain.get(layer) for layer in layers}
-    elif isinstance(plain, list | tuple) and (name != "sinks" or _is_nested(plain)):
+    elif isinstance(plain, list | tuple) and (
+        name != "sinks" or any(x is None or isinstance(x, list | tuple) or getattr(x, "ndim", 0) == 1 for x in plain)
+    ):
         if len(plain) != len(layers):
             message = f"has {len(plain)} values for {len(layers)} layers"
             raise AttnscopeError(message, where=name, hint="give one for all layers, or one for each")
@@ -68,18 +70,10 @@ def _by_layer(name: str, value: Any, layers: Sequence[int], heads: int) -> dict[
     return {layer: None if item is None else read(item) for layer, item in values.items()}
 
 
-def _is_nested(values: Sequence[Any]) -> bool:
-    return any(item is None or isinstance(item, list | tuple) or getattr(item, "ndim", 0) == 1 for item in values)
-
-
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or abs(value) > 1e30:
         raise AttnscopeError(f"{value!r:.40} is not a finite number", where=name, hint="pass a number such as 0.125")
     return float(value)
-
-
-def _scale(value: Any) -> float:
-    return _number("scale", value)
 
 
 def _softcap(value: Any) -> float:
@@ -127,3 +121,8 @@ def _rope(value: Any) -> GivenRope:
         if "$.scaling" in str(e):
             hint = "scaling takes kind (linear, llama3, yarn, longrope), factor, original_max_positions and others"
         raise AttnscopeError(f"{e}", where="rope", hint=hint) from e
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "scale": partial(_number, "scale"), "softcap": _softcap, "window": _window, "rope": _rope
+}  # fmt: skip

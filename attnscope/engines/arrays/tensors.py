@@ -16,14 +16,10 @@ _PACKED = ("layers", "texts", "tokens", "heads", "width")
 
 
 def as_tensor(array: Any, where: str, dtype: str | None = None) -> Tensor:
-    """Return an array as a tensor, without a copy if possible.
+    """Return an array as a tensor of float32, bfloat16 or float16, without a copy if possible; float64 becomes float32.
 
-    Args:
-        array: A tensor, an array of NumPy, or anything with DLPack or `__array__` (JAX, MLX, CuPy); nested lists.
-        dtype: `bfloat16` for numbers that NumPy holds as uint16.
-
-    Returns:
-        A tensor of float32, bfloat16 or float16; float64 becomes float32.
+    It may be a tensor, an array of NumPy, anything with DLPack or `__array__` (JAX, MLX, CuPy), or nested lists. With
+    `dtype` `bfloat16` it is one that NumPy holds as uint16.
     """
     tensor = array.detach() if isinstance(array, Tensor) else _from_library(array, where)
     if dtype == "bfloat16" and tensor.dtype == torch.uint16:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Any
@@ -102,10 +102,7 @@ def using_backend(model: Any, name: str) -> Iterator[None]:
             _set(model, name)
         # Without a compiler or GPU the same function runs uncompiled, with the same masks and the same arithmetic.
         on_cpu = name == FLEX and all(parameter.device.type == "cpu" for parameter in model.parameters())
-        if on_cpu:
-            with torch.compiler.set_stance("force_eager"):
-                yield
-        else:
+        with torch.compiler.set_stance("force_eager") if on_cpu else nullcontext():
             yield
     finally:
         for config, implementation in before:
@@ -135,17 +132,9 @@ def _set(model: Any, name: str) -> None:
 def with_settings_kept(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode without gradients, and restore it afterwards."""
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    with restored(model), torch.random.fork_rng(devices), torch.no_grad(), _quiet():
+    silence = quiet() if "transformers" in sys.modules else nullcontext()
+    with restored(model), torch.random.fork_rng(devices), torch.no_grad(), silence:
         model.eval()
-        yield
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    if "transformers" in sys.modules:
-        with quiet():
-            yield
-    else:
         yield
 
 
@@ -173,9 +162,7 @@ def kind_of(model: Any) -> str | None:
         return "causal" if getattr(config, "is_decoder", False) else "bidirectional"
     if any(parent in causal for parent in type(config).__mro__):
         return "causal"
-    flags = {
-        bool(module.is_causal) for module in model.modules() if isinstance(getattr(module, "is_causal", None), bool)
-    }
+    flags = {flag for module in model.modules() if isinstance(flag := getattr(module, "is_causal", None), bool)}
     return None if len(flags) != 1 else "causal" if flags.pop() else "bidirectional"
 
 
@@ -188,9 +175,8 @@ def separates_packs(model: Any) -> bool:
 
     config = model.config.get_text_config()
     masked: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
-    return config.model_type in FAMILIES.keys() - _NO_PACKS and not any(
-        parent in masked for parent in type(config).__mro__
-    )
+    known = config.model_type in FAMILIES.keys() - _NO_PACKS
+    return known and not any(parent in masked for parent in type(config).__mro__)
 
 
 def load_examined(folder: Folder, dtype: torch.dtype) -> Any:

@@ -49,9 +49,8 @@ def find_blocks(model: nn.Module, attention: Iterable[nn.Module]) -> list[nn.Mod
 class BlockRerunner:
     """Hooks on the layers of a model that hand each layer of one text to an observer.
 
-    Args:
-        attend: Computes one call of attention for its hooks; gives the output, and the mask of a layer of the part that
-            is looked at, None for another part.
+    `attend` computes one call of attention for its hooks; it gives the output, and the mask of a layer of the part that
+    is looked at, None for another part.
     """
 
     def __init__(self, model: nn.Module, attend: Attend, last: int, observe: BlockObserver) -> None:
@@ -88,7 +87,16 @@ class BlockRerunner:
                 more[0] = x.contiguous()
             else:
                 given[name] = x.contiguous()
-            changed = self._run_again(module, more, given, layer, hooks)
+
+            def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
+                return self._attend(part, replace(inputs, layer=layer), hooks)[0]
+
+            self._again = True
+            try:
+                with capturing(AttentionCapture(self._model, on_attention)):
+                    changed = module(*more, **given)
+            finally:
+                self._again = False
             return changed if isinstance(changed, Tensor) else changed[0]
 
         self.handed.add(layer)
@@ -96,26 +104,12 @@ class BlockRerunner:
         if layer >= self._last:
             raise StopForward
 
-    def _run_again(
-        self, module: nn.Module, args: list[Any], kwargs: dict[str, Any], layer: int, hooks: AttentionHooks
-    ) -> Any:
-        def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
-            return self._attend(part, replace(inputs, layer=layer), hooks)[0]
-
-        self._again = True
-        try:
-            with capturing(AttentionCapture(self._model, on_attention)):
-                return module(*args, **kwargs)
-        finally:
-            self._again = False
-
 
 def cannot_rerun(layer: int) -> AttnscopeError:
     """Return the refusal of a model whose layers are not modules that take and give hidden states."""
     message = f"layer {layer} is no module of the model that can be run by itself"
-    return AttnscopeError(
-        message, where=arg("engine", "transformers"), hint=f"use rollout, or {arg('engine', 'native')}"
-    )
+    hint = f"use rollout, or {arg('engine', 'native')}"
+    return AttnscopeError(message, where=arg("engine", "transformers"), hint=hint)
 
 
 def _repeated(value: Any, count: int) -> Any:

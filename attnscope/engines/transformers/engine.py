@@ -1,7 +1,7 @@
 """The engine that lets `transformers` run the model."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,12 +15,11 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
-from attnscope.engines.transformers.layer_modules import layer_modules
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.output_head import apply_head
-from attnscope.engines.transformers.projections import value_and_output
+from attnscope.engines.transformers.projections import layer_modules, value_and_output
 from attnscope.engines.transformers.rotations import rotated_by_length, rotation_limits
-from attnscope.model.attention import attend
+from attnscope.model.attention import attend, attended
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.head_capture import LayerModules
@@ -91,14 +90,12 @@ class TransformersEngine:
         pad = keys.padding()
         # A window is seen only in a text that is longer than the window.
         longest = max((n, keys.lengths[index], index) for index, n in enumerate(batch.tokens.lengths))
-        last, sizes = (
-            self.sizes[0] - 1 if final else max(recorders, default=-1),
-            (*batch.tokens.real.shape, keys.real.shape[1]),
-        )
+        last = self.sizes[0] - 1 if final else max(recorders, default=-1)
+        sizes = (*batch.tokens.real.shape, keys.real.shape[1])
 
         def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
             if part != self.loaded.chosen:
-                return _required(attend(inputs))
+                return attended(inputs)
             _check_sizes(inputs, sizes)
             seen.add(inputs.layer)
             if longest[0] > self._described.get(inputs.layer, 0):
@@ -114,7 +111,11 @@ class TransformersEngine:
                 tile_elements=self.settings.tile_elements,
                 cuts=cuts_of_layer(variants or self.settings.variants, inputs.layer),
             )
-            output = self._attend(inputs, pad, show)
+            masked = self._masked(inputs, pad)
+            if self.settings.same_scores and masked is not inputs:
+                output = show(inputs, observed=masked.spec.mask)
+            else:
+                output = show(masked)
             if progress is not None:
                 progress(inputs.layer + 1, last + 1)
             if output is None:
@@ -139,9 +140,8 @@ class TransformersEngine:
             if [name for name in names if name not in ("torch", "numpy")][-1] == "attnscope":
                 raise  # a fault of ours, inside the model's attention
             message = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
-            raise AttnscopeError(
-                message, where=arg("text"), hint=f"pass {arg('truncate', True)} to truncate the text"
-            ) from e
+            hint = f"pass {arg('truncate', True)} to truncate the text"
+            raise AttnscopeError(message, where=arg("text"), hint=hint) from e
         return result
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -150,13 +150,6 @@ class TransformersEngine:
     def final_states(self, hidden: Tensor) -> Tensor:
         """Return hidden states as they are: the model has normed them."""
         return hidden
-
-    def _attend(self, inputs: AttentionInputs, pad: Mask, show: Callable[..., Tensor | None]) -> Tensor | None:
-        """Show one layer's attention under the mask that was asked for."""
-        masked = self._masked(inputs, pad)
-        if self.settings.same_scores and masked is not inputs:
-            return show(inputs, observed=masked.spec.mask)
-        return show(masked)
 
     def _masked(self, inputs: AttentionInputs, pad: Mask) -> AttentionInputs:
         """Return one layer's attention with the mask that was asked for."""
@@ -182,9 +175,8 @@ class TransformersEngine:
         if batch.tokens.positions is not None:
             if "position_ids" not in takes:
                 message = f"{type(model).__name__} takes no position ids"
-                raise UsageError(
-                    message, where=arg("input_ids"), hint="put padding after the text, without position_ids"
-                )
+                hint = "put padding after the text, without position_ids"
+                raise UsageError(message, where=arg("input_ids"), hint=hint)
             inputs["position_ids"] = batch.tokens.positions
         if "use_cache" in takes:
             inputs["use_cache"] = False
@@ -200,7 +192,7 @@ class TransformersEngine:
 
         def attend_for(part: str, inputs: AttentionInputs, hooks: AttentionHooks) -> tuple[Tensor, Mask | None]:
             if part != self.loaded.chosen:
-                return _required(attend(inputs)), None
+                return attended(inputs), None
             _check_sizes(inputs, (len(inputs.q), n, n))
             inputs = self._masked(inputs, pad)
             return _required(hooks.attend(inputs)), inputs.spec.mask
@@ -226,10 +218,8 @@ class TransformersEngine:
         scope = "" if len(self.own) == self.sizes[0] else ", in the layers that ran"
         if len(by_words) == 1:
             return next(iter(by_words)) + scope
-        return (
-            ", ".join(f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
-            + scope
-        )
+        counts = (f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
+        return ", ".join(counts) + scope
 
     def describe_layer_mask(self, layer: int) -> str:
         return self.own[layer]
@@ -274,7 +264,7 @@ class TransformersContinuation:
         self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        session = AttentionCapture(self._loaded.model, lambda part, module, inputs: _required(attend(inputs)))
+        session = AttentionCapture(self._loaded.model, lambda part, module, inputs: attended(inputs))
         longer = tokens.ids[0].shape[1]
         if any(self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)):
             self._cache, self._seen = None, 0  # its keys are rotated as those of a short text
@@ -288,11 +278,10 @@ class TransformersContinuation:
 
 def _check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:
     """Refuse attention that is not between the tokens: texts, queries and keys are counted."""
-    _, _, queries, _ = inputs.q.shape
-    if (inputs.q.shape[0], queries, inputs.k.shape[2]) != expected:
-        raise unsupported_attention(
-            f"{queries} queries and {inputs.k.shape[2]} keys, not one for each token,", inputs.layer
-        )
+    texts, _, queries, _ = inputs.q.shape
+    n_keys = inputs.k.shape[2]
+    if (texts, queries, n_keys) != expected:
+        raise unsupported_attention(f"{queries} queries and {n_keys} keys, not one for each token,", inputs.layer)
 
 
 def _inputs(texts: TokenTensors) -> dict[str, Any]:

@@ -129,36 +129,34 @@ class AttentionCapture:
         for name, value in known.items():
             if isinstance(value, Tensor) and name not in _INERT:
                 raise unsupported_attention(f"a tensor '{name}'", layer)
-        given = None if mask is None else self._provided_mask(mask, q, k, layer)
-        position = None if position is None or self._is_zero(position) else position
-        parts = [] if position is None else [_table(position)]
-        if given is not None and self._is_biased(given):
-            parts.append(given.bias)
+        given, parts = None, list[Callable[[Tensor, Tensor, Tensor], Tensor]]()
+        if position is not None and self._ask(position, "nothing", lambda t: ~t.any()):
+            position = None  # 0 everywhere, as T5's is between its halves
+        if position is not None:  # a table for all positions, (B or 1, H, Q, K)
+            parts.append(lambda q, k, heads: position[:, heads][..., q, k].float())
+        if mask is not None:
+            if mask.ndim != 4 or mask.shape[1] not in (1, q.shape[1]):
+                raise unsupported_attention(f"a mask of shape {list(mask.shape)}", layer)
+            floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
+            given = ProvidedMask(mask[..., : k.shape[2]], floor)
+            # it may hold numbers other than 0 and "never"
+            if floor is not None and self._ask(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any()):
+                parts.append(given.bias)
+
+        def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
+            return sum((part(q, k, heads) for part in parts[1:]), start=parts[0](q, k, heads))
+
         return AttentionSpec(
             scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
             mask=given or Bidirectional(),
             softcap=cap,
-            bias=_sum(parts) if parts else None,
+            bias=bias if parts else None,
             bias_name=RELATIVE if position is not None else "position" if parts else None,
             sinks=sinks,
         )
 
-    def _provided_mask(self, mask: Tensor, q: Tensor, k: Tensor, layer: int) -> ProvidedMask:
-        if mask.ndim != 4 or mask.shape[1] not in (1, q.shape[1]):
-            raise unsupported_attention(f"a mask of shape {list(mask.shape)}", layer)
-        floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
-        return ProvidedMask(mask[..., : k.shape[2]], floor)
-
-    def _is_biased(self, given: ProvidedMask) -> bool:
-        """Tell whether the mask holds numbers other than 0 and "never"; looked up once for a mask that layers share."""
-        floor = given.floor
-        return floor is not None and self._cached(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any())
-
-    def _is_zero(self, position: Tensor) -> bool:
-        """Tell whether a position bias is 0 everywhere, as T5's is between its halves."""
-        return self._cached(position, "nothing", lambda t: ~t.any())
-
-    def _cached(self, tensor: Tensor, question: str, answer: Callable[[Tensor], Tensor]) -> bool:
+    def _ask(self, tensor: Tensor, question: str, answer: Callable[[Tensor], Tensor]) -> bool:
+        """Answer a question about a tensor, once if layers share it."""
         key = tensor.data_ptr(), question
         if key not in self._found:
             self._found[key] = tensor, bool(answer(tensor))  # kept, so that its memory is not reused
@@ -173,31 +171,11 @@ def part_of(name: str) -> str:
     return "cross" if _CROSS.search("." + name) else "decoder"
 
 
-def _table(position: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return a function for the bias of some positions, out of a table for all of them, (B or 1, H, Q, K)."""
-
-    def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-        return position[:, heads][..., q, k].float()
-
-    return bias
-
-
-def _sum(parts: list[Callable[[Tensor, Tensor, Tensor], Tensor]]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    def bias(q: Tensor, k: Tensor, heads: Tensor) -> Tensor:
-        total = parts[0](q, k, heads)
-        for part in parts[1:]:
-            total = total + part(q, k, heads)
-        return total
-
-    return bias
-
-
 def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     """Return the error for attention with unsupported features."""
+    message = f"layer {layer} passes {what} to its attention"
     hint = "attnscope refuses attention with parts it does not know"
-    return AttnscopeError(
-        f"layer {layer} passes {what} to its attention", where=arg("engine", "transformers"), hint=hint
-    )
+    return AttnscopeError(message, where=arg("engine", "transformers"), hint=hint)
 
 
 # The attention that modules of borrowed models have otherwise. Entries stay: a call in another thread may end later.

@@ -52,7 +52,10 @@ def restored(model: Any) -> Iterator[None]:
         for module, training in modes:
             module.training = training
         for module, before, captures in hooks:
-            _remove_hooks(module, before)
+            # for `output_attentions`, transformers leaves some in a model
+            for number in set(module._forward_hooks) - before:
+                for name in ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
+                    getattr(module, name).pop(number, None)
             if not captures:
                 vars(module).pop(_CAPTURES, None)
 
@@ -73,13 +76,6 @@ def borrowed(model: Any) -> Iterator[None]:
         for config in configs_of(model):
             setattr(config, IMPLEMENTATION, NAME)
         yield
-
-
-def _remove_hooks(module: torch.nn.Module, before: set[int]) -> None:
-    """Remove the hooks added since: for `output_attentions`, transformers leaves some in a model."""
-    for number in set(module._forward_hooks) - before:
-        for table in (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called):
-            table.pop(number, None)
 
 
 def configs_of(model: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
-from attnscope.checkpoints.folder import Folder
+from attnscope.checkpoints.folder import Folder, unused_notes
 from attnscope.engines.transformers.interface import NAME
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
 from attnscope.engines.transformers.output_head import base_of, head_class, head_kind
@@ -58,11 +58,8 @@ class TransformersModel:
         if name is None:
             raise UsageError("the model has several parts", where=arg("part"), hint=f"use one of {', '.join(known)}")
         if not known:
-            raise UsageError(
-                f"the model has no part '{name}'",
-                where=arg("part"),
-                hint=f"remove {arg('part')}: the model has only one",
-            )
+            hint = f"remove {arg('part')}: the model has only one"
+            raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=hint)
         if name not in known:
             raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=did_you_mean(name, known))
         return name
@@ -118,12 +115,9 @@ def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | Non
     token_id = getattr(config, name, None) if config.is_encoder_decoder else None
     if token_id is None or (type(token_id) is int and 0 <= token_id < vocabulary):
         return token_id
+    where = where / "config.json" if isinstance(where, Path) else where
     hint = f"expected an id below {vocabulary}"
-    raise AttnscopeError(
-        f"{name} is {str(token_id)[:80]!r}",
-        where=where / "config.json" if isinstance(where, Path) else where,
-        hint=hint,
-    )
+    raise AttnscopeError(f"{name} is {str(token_id)[:80]!r}", where=where, hint=hint)
 
 
 def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
@@ -192,8 +186,4 @@ def _check_loaded(info: dict[str, Any], lacking: set[str], folder: Folder) -> tu
     if info.get("mismatched_keys"):
         name = str(sorted(map(str, info["mismatched_keys"]))[0])
         raise AttnscopeError(f"the tensor {name} has a shape that contradicts config.json", where=folder.path)
-    unused = sorted(info["unexpected_keys"])
-    if not unused:
-        return ()
-    shown = ", ".join(unused[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
-    return (f"tensors that attention does not use: {shown}",)
+    return unused_notes(sorted(info["unexpected_keys"]))

@@ -75,9 +75,8 @@ def _transformers() -> Any:
         from transformers import AttentionInterface, AttentionMaskInterface  # noqa: F401  # too old without
     except ImportError as e:
         message = f"transformers cannot be imported ({str(e).splitlines()[0]})"
-        raise AttnscopeError(
-            message, where=arg("engine", "transformers"), hint="pip install 'attnscope[transformers]'"
-        ) from e
+        hint = "pip install 'attnscope[transformers]'"
+        raise AttnscopeError(message, where=arg("engine", "transformers"), hint=hint) from e
     hf: Any = transformers
     register()
     return hf

@@ -18,11 +18,9 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates, read_templates
 from attnscope.checkpoints.chat.templates import ChatTemplates, templates_of
-from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
-from attnscope.checkpoints.folder import Folder
 from attnscope.checkpoints.generation_rules import parse_rules, read_rules
-from attnscope.checkpoints.locating import locate
+from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
@@ -39,9 +37,8 @@ if TYPE_CHECKING:
 def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open and load the checkpoint that a run names, for `--engine transformers`."""
     if run.config is not None:
-        raise UsageError(
-            "a TOML stack is not a transformers model", where=arg("engine"), hint=f"remove {arg('engine')}"
-        )
+        hint = f"remove {arg('engine')}"
+        raise UsageError("a TOML stack is not a transformers model", where=arg("engine"), hint=hint)
     name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
@@ -49,7 +46,10 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     ignored = tuple(name for name in folder.config if name not in kept)
     folder = replace(folder, config=kept)
     weights, masks = training_facts(folder)
-    _require_memory(folder, run)
+    # every tensor as it is read, and again in the type that the model runs in
+    numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
+    need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[run.dtype]}
+    require_memory(need, memory_bound(run.max_memory))
     import torch
 
     from attnscope.engines.transformers.loading import load_model
@@ -168,7 +168,11 @@ def _source(
         (loaded.predicting or loaded.model).to(device)
         return OpenedModel(replace(loaded, chosen=chosen))
 
-    starts = chosen in ("decoder", "cross") and loaded.decoder_start is not None
+    start = loaded.decoder_start if chosen in ("decoder", "cross") else None
+    biases = 0
+    if any(part.position_bias for part in loaded.parts.values()):
+        # a decoder's is there beside one of zeros for the other half (T5)
+        biases = 2 if chosen in ("decoder", "cross") else 1
     return ModelSource(
         name=as_unicode(name),
         family=str(loaded.model.config.model_type),
@@ -182,36 +186,24 @@ def _source(
         details=tuple(tokenizer.notes),
         engine="transformers",
         part=chosen or None,
-        decoder_start=tokenizer.special_token(loaded.decoder_start)
-        if starts and loaded.decoder_start is not None
-        else None,
+        decoder_start=None if start is None else tokenizer.special_token(start),
         has_projection=loaded.parts[chosen].has_projection,
         libraries=("tokenizers", "transformers"),
         layerwise=False,
         mask_known=False,
         dense_masks=True,
-        dense_biases=_count_biases(loaded, chosen),
+        dense_biases=biases,
         predicts=loaded.predicts,
     )
-
-
-def _count_biases(loaded: "TransformersModel", chosen: str) -> int:
-    """Count the biases for pairs of positions; a decoder's is there beside one of zeros for the other half (T5)."""
-    if not any(part.position_bias for part in loaded.parts.values()):
-        return 0
-    return 2 if chosen in ("decoder", "cross") else 1
 
 
 def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
     """Return the sizes that the rest of the program needs; the mathematics is left to transformers."""
     part = loaded.parts[chosen]
     # as in RoBERTa: positions are counted from the row after that of padding, and padding is not counted
-    tables = (
-        (name, module)
-        for name, module in loaded.model.named_modules()
-        if getattr(module, "padding_idx", None) is not None
-    )
-    padding_id = next((int(module.padding_idx) for name, module in tables if "position" in name), None)
+    tables = (module for name, module in loaded.model.named_modules() if "position" in name)
+    padding_ids = (getattr(module, "padding_idx", None) for module in tables)
+    padding_id = next((int(number) for number in padding_ids if number is not None), None)
     return ModelConfig(
         padding_id=padding_id,
         position_offset=0 if padding_id is None else padding_id + 1,
@@ -227,10 +219,3 @@ def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
         n_segments=loaded.n_segments,
         cross_attention=chosen == "cross",
     )
-
-
-def _require_memory(folder: Folder, run: RunConfig) -> None:
-    """Refuse a model that does not fit: every tensor as it is read, and again in the type that the model runs in."""
-    numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
-    need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[run.dtype]}
-    require_memory(need, memory_bound(run.max_memory))

@@ -82,22 +82,19 @@ class _Given:
         return None
 
 
-def _bases(model: Any) -> list[Any]:
-    """Return the base model and the models inside it: the `forward` of OPT calls its base model's decoder directly."""
-    from transformers import PreTrainedModel
-
-    base = base_of(model)
-    return [part for part in base.modules() if part is base or isinstance(part, PreTrainedModel)]
-
-
 def apply_head(model: Any, hidden: Tensor) -> Tensor:
     """Return the logits, (N, V), float32, that a model makes of final hidden states, (N, D).
 
     Its own `forward` runs around a base model that gives these states: whatever it does with them (a norm, a bias, a
     factor, a cap) is done.
     """
+    from transformers import PreTrainedModel
+
+    base = base_of(model)
+    # the models inside it, too: the `forward` of OPT calls its base model's decoder directly
+    inside = [part for part in base.modules() if part is base or isinstance(part, PreTrainedModel)]
     with ExitStack() as stack:
-        for part in _bases(model):
+        for part in inside:
             stack.enter_context(replaced_forward(part, lambda *_, **__: _Given(hidden[None])))
         with torch.inference_mode():
             result = model(input_ids=torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device))

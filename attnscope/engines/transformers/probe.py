@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing
 from attnscope.engines.transformers.model_class import first_line
-from attnscope.model.attention import attend
+from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs
 
 
@@ -32,8 +32,7 @@ class ModelPart:
 def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:
     """Build the error for an architecture whose attention cannot be observed."""
     message = f"'{family}' does not run through transformers' attention interface"
-    hint = "attnscope cannot read its scores"
-    return AttnscopeError(message, where=where, hint=hint)
+    return AttnscopeError(message, where=where, hint="attnscope cannot read its scores")
 
 
 def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart]:
@@ -42,9 +41,7 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
 
     def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
         seen.setdefault(part, {})[inputs.layer] = inputs, inputs.out_weight is not None
-        output = attend(inputs)
-        assert output is not None
-        return output
+        return attended(inputs)
 
     ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
@@ -68,10 +65,8 @@ def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, where: str 
         raise AttnscopeError("its layers have different numbers of heads", where=where)
     first = calls[0][0]
     heads, groups, width, value = first.q.shape[1], first.k.shape[1], first.q.shape[-1], first.v.shape[-1]
-    projects, biased = (
-        all(has_projection for _, has_projection in calls),
-        any(c.spec.bias_name == RELATIVE for c, _ in calls),
-    )
+    projects = all(has_projection for _, has_projection in calls)
+    biased = any(c.spec.bias_name == RELATIVE for c, _ in calls)
     return ModelPart(n_layers, heads, groups, width, value, first.spec.scale, projects, biased)
 
 
@@ -80,10 +75,8 @@ def max_text_length(model: Any, config: Any) -> int | None:
     most = getattr(config, "max_position_embeddings", None)
     if not isinstance(most, int) or most < 1:
         return None
-    tables = {name: table for name, table in model.named_modules() if isinstance(table, nn.Embedding)}
-    counted = [
-        table.padding_idx for name, table in tables.items() if "position" in name and table.padding_idx is not None
-    ]
+    tables = [table for name, table in model.named_modules() if isinstance(table, nn.Embedding) and "position" in name]
+    counted = [table.padding_idx for table in tables if table.padding_idx is not None]
     # Positions that start after the padding index (RoBERTa).
     return most - 1 - counted[0] if counted else most
 

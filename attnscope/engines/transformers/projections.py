@@ -1,18 +1,21 @@
 """Find the weights of attention in a model of `transformers`, by the names of our families."""
 
-import re
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families import FAMILIES, open_config
 from attnscope.checkpoints.families.names import Names, find_prefix
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.model.checkpoint import ParameterSlice, parameter_slice
+from attnscope.model.head_capture import LayerModules
+from attnscope.model.stack import Stack
 
 _PLAIN = (nn.Linear, Conv1D)  # exactly these: a subclass, such as that of an adapter, may add something to its weight
 
@@ -21,7 +24,6 @@ _PLAIN = (nn.Linear, Conv1D)  # exactly these: a subclass, such as that of an ad
 class FoundParameter:
     """One of our parameters in a model of transformers."""
 
-    name: str
     tensor: Tensor
     module: nn.Module
     piece: ParameterSlice
@@ -45,11 +47,10 @@ def find_parameter(
     model: nn.Module, names: Names, shapes: Mapping[str, tuple[int, ...]], name: str, n_heads: int
 ) -> FoundParameter:
     """Find one of our parameters; `shapes` are those outside of blocks, and of block 0, that may share its tensor."""
-    place, first = names.find(name), re.sub(r"^blocks\.\d+\.", "blocks.0.", name)
-    path, _, kind = place.tensor.rpartition(".")
+    piece = parameter_slice(names, name, shapes, n_heads)
+    path, _, kind = piece.tensor.rpartition(".")
     module = model.get_submodule(path)
-    piece = parameter_slice(names.family, name, first, shapes, place, n_heads)
-    parameter = FoundParameter(place.tensor, module.get_parameter(kind), module, piece)
+    parameter = FoundParameter(module.get_parameter(kind), module, piece)
     if tuple(parameter.tensor.shape) != piece.source_shape():
         raise _unexpected(parameter, names)
     return parameter
@@ -62,7 +63,7 @@ def find_projection(
     parameter = find_parameter(model, names, shapes, name, n_heads)
     if type(parameter.module) not in _PLAIN:
         raise _unexpected(parameter, names)
-    around = model.get_submodule(parameter.name.rsplit(".", 2)[0])
+    around = model.get_submodule(parameter.piece.tensor.rsplit(".", 2)[0])
     if not type(around).__module__.startswith("transformers."):  # it may do more with its values
         raise AttnscopeError(f"'{type(around).__name__}' is no module of transformers", where="model")
     return parameter
@@ -70,7 +71,7 @@ def find_projection(
 
 def _unexpected(parameter: FoundParameter, names: Names) -> AttnscopeError:
     what = f"{type(parameter.module).__name__}, {' × '.join(map(str, parameter.tensor.shape))}"
-    message = f"'{parameter.name}' ({what}) is not what a '{names.family.name}' has there"
+    message = f"'{parameter.piece.tensor}' ({what}) is not what a '{names.family.name}' has there"
     return AttnscopeError(message, where="model")
 
 
@@ -93,3 +94,40 @@ def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Ten
     except AttnscopeError as e:
         return e.message
     return value, output
+
+
+def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
+    """Return the modules that make a layer's queries and keys, with their parameters in a native stack."""
+    model = loaded.model
+    names = names_of(model)
+    config = open_config(json.loads(model.config.to_json_string()), "model.config").config
+    with torch.device("meta"):
+        stack = Stack(config, layer + 1)
+    shapes = {name: tuple(parameter.shape) for name, parameter in stack.named_parameters()}
+    attention = f"blocks.{layer}.attention."
+    projections = {name: f"{attention}{name}.weight" for name in ("q", "k")}
+    parameters: dict[str, FoundParameter] = {}
+    try:
+        for name in shapes:
+            if name.startswith(("embed.", f"blocks.{layer}.norm_attention.", f"{attention}q", f"{attention}k")):
+                find = find_projection if name in projections.values() else find_parameter
+                parameters[name] = find(model, names, shapes, name, config.n_heads)
+    except AttnscopeError as e:
+        hint = "explain does not follow adapters or code of its own in attention"
+        raise AttnscopeError(e.parts.message, where="model", hint=hint) from e
+    stack.load_state_dict(
+        {name: located.value().detach() for name, located in parameters.items()}, strict=False, assign=True
+    )
+
+    listed = (names.prefix + names.any_block()).partition("{l}")[0]
+    blocks = [model.get_submodule(f"{listed}{number}") for number in range(layer + 1)]
+    norms = [parameters.get(f"{attention}{name}.weight") for name in ("q_norm", "k_norm")]
+    q, k = (parameters[name] for name in projections.values())
+    q_norm, k_norm = (None if norm is None else norm.module for norm in norms)
+    embedded = parameters["embed.norm.weight"].module if config.embedding_norm else blocks[0]
+    return LayerModules(stack.eval(), embedded, blocks, q.module, k.module, q_norm, k_norm, _taken(q), _taken(k))
+
+
+def _taken(projection: FoundParameter) -> Callable[[Tensor], Tensor]:
+    """Return a function that extracts the native part of a projection's output, (1, T, rows of its weight)."""
+    return lambda projected: projection.piece.extract(projected[0].T).T[None]

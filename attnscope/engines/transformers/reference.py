@@ -11,7 +11,7 @@ from attnscope.engines.protocol import EngineSettings, LoadedModel
 from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
 from attnscope.engines.transformers.interface import NAME, AttentionCapture, capturing
 from attnscope.engines.transformers.loading import TransformersModel, load_model
-from attnscope.model.attention import attend
+from attnscope.model.attention import attended
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.inputs import AttentionInputs
 
@@ -49,9 +49,7 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
     def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
         if part == engine.loaded.chosen:
             layers.append(_stages(inputs))
-        output = attend(inputs)
-        assert output is not None
-        return output
+        return attended(inputs)
 
     with torch.inference_mode(), capturing(AttentionCapture(loaded.model, on_attention)):
         engine.run(work.batch)

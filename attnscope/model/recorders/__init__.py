@@ -4,7 +4,7 @@ Every recorder stores float32 on the model's device, in the order of its own hea
 fully masked row, weights, contributions and output are NaN, since they have no value.
 """
 
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens, SumRecorder
+from attnscope.model.recorders.base import KeyTokens, SumRecorder
 from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.means import MeanRowRecorder
 from attnscope.model.recorders.packed import PackedMatrices
@@ -20,28 +20,3 @@ from attnscope.model.recorders.sums import (
     ValueRecorder,
 )
 from attnscope.model.recorders.top import TopRecorder, strongest
-
-__all__ = [
-    "SUM_RECORDERS",
-    "AlignmentRecorder",
-    "BaseRecorder",
-    "ColumnRecorder",
-    "KeyTokens",
-    "MatrixRecorder",
-    "MeanOutputRecorder",
-    "MeanRowRecorder",
-    "PackedMatrices",
-    "PooledRecorder",
-    "RecordedTokens",
-    "RowRecorder",
-    "SpanRecorder",
-    "SpanTokens",
-    "SumRecorder",
-    "TargetRecorder",
-    "TokenReading",
-    "TopRecorder",
-    "UniformRecorder",
-    "ValueRecorder",
-    "WordRecorder",
-    "strongest",
-]

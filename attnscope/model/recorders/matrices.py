@@ -8,23 +8,19 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.base import BaseRecorder, Overlap
 from attnscope.model.recorders.packed import PackedMatrices
-from attnscope.model.tile import Tile, as_slice
+from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
 
 # Value for a key out of reach; in other stages it is 0, since such a key has no weight.
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf, "allowed": 0.0}
 
 
-class MatrixRecorder(BaseRecorder):
-    """Whole matrices of the wanted stages, for the selected rows and columns.
+class MatrixRecorder(Recorder):
+    """Whole matrices of stages, contributions (`value`, `projected`) or `allowed`, for rows and columns (sorted).
 
-    Args:
-        stages: Stages, contributions (`value`, `projected`), or `allowed`.
-        columns: Key positions, sorted; `output` is kept in its whole width.
-        mean: Sum over heads (and over every layer that it is shown) instead of keeping each apart.
-        into: Memory that other recorders fill, too, and the place of the first head in it; None for its own.
+    `output` is kept in its whole width. With `mean`, they are summed over heads (and over every layer that it is shown)
+    instead of kept apart. `into` is memory that other recorders fill, too, and the place of the first head in it.
     """
 
     def __init__(

@@ -9,20 +9,18 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.row_statistics import ROW_STATISTICS, RowWeights
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap
+from attnscope.model.recorders.base import KeyTokens
 from attnscope.model.recorders.rows import finite_scores
-from attnscope.model.tile import Tile
+from attnscope.model.tile import Overlap, Recorder, Tile
 from attnscope.model.workers import Deferred
 
 
-class MeanRowRecorder(BaseRecorder):
+class MeanRowRecorder(Recorder):
     """The statistics of rows of weights and scores, each averaged over heads and layers.
 
-    The mean over one layer is made block by block, so that a block's rows are all that is kept. Blocks differ between
-    layers, so that a mean over several keeps all of its rows until the last layer.
-
-    Attributes:
-        recorded: Statistic to (B, 1, rows); NaN where any head's row is fully masked.
+    `recorded` maps each to (B, 1, rows), NaN where any head's row is fully masked. The mean over one layer is made
+    block by block, so that a block's rows are all that is kept. Blocks differ between layers, so that a mean over
+    several keeps all of its rows until the last layer.
     """
 
     needs_masked = True

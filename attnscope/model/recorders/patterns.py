@@ -9,15 +9,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.base import BaseRecorder, Overlap, add_to, diagonal_band, exact_zeros
-from attnscope.model.tile import Tile, as_slice
+from attnscope.model.recorders.base import add_to, diagonal_band, exact_zeros
+from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
 
 FURTHEST = 256  # largest offset in tokens; larger ones are counted together, on each side
 LEAST = 1 / 16  # smallest weight that is compared with what predicts it; a row has 16 of them at most
 
 
-class TargetRecorder(BaseRecorder):
+class TargetRecorder(Recorder):
     """The weight of rows on keys that are named row by row, summed over rows: `sums`, (B, heads, N).
 
     `targets` are key positions for every row, (B, rows, N), int64, −1 where a row has none. With `strongest`, the rows
@@ -45,18 +45,13 @@ class TargetRecorder(BaseRecorder):
         return partial(add_to, self.sums, part, (slice(None), overlap.index))
 
 
-class WordRecorder(BaseRecorder):
+class WordRecorder(Recorder):
     """Weights on words: sums by offset (key minus query), and the residuals that neither offset nor key predicts.
 
     The prediction is the larger of two means, that of the pair's offset and that of its key. Each is taken over all
-    other pairs of a row that counts and a word, and one pair of weight 0; a token and itself are no pair of the key.
-
-    Args:
-        counted: Rows that count, (B, Q), bool.
-        words: Keys that count, (B, K), bool.
-        reach: Largest offset each way that is kept apart; None if keys are another text than queries, so
-            that nothing is predicted by an offset.
-        measured: Rows among `counted` whose weights are compared with predictions, (B, Q), bool; None for all of these.
+    other pairs of a row that counts, (B, Q), and a word, (B, K), and one pair of weight 0; a token and itself are no
+    pair of the key. `reach` is None if keys are another text than queries, so that nothing is predicted by an offset.
+    The weights of rows among `counted` that are `measured` are compared with predictions, by default of all.
 
     Attributes:
         reach: Offsets −reach … reach are at 0 … 2·reach of the last axis, everything further away follows at the end.
@@ -172,21 +167,20 @@ class WordRecorder(BaseRecorder):
         n_keys, n_rows, n_heads = self._words.shape[1], len(self.rows), len(self.heads)
         key, unit = place % n_keys, place // (n_keys * n_rows)  # unit: text and head
         text = unit // n_heads
-        above = _above_mean(weights, self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key])
+
+        def above_mean(total: Tensor, count: Tensor) -> Tensor:
+            """Return α minus the mean of the other weights, and that for a weight of 0, of a group with this sum."""
+            return weights - (total - weights) / count
+
+        above = above_mean(self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key])
         if self.reach is not None:
             offset = key - place // n_keys % n_rows
             at = torch.where(offset.abs() > self.reach, self.sums.shape[2] - 1, offset + self.reach)
-            of_offset = _above_mean(weights, self.sums.flatten(0, 1)[unit, at], self.cells[text, at])
-            above = torch.minimum(above, of_offset)
+            above = torch.minimum(above, above_mean(self.sums.flatten(0, 1)[unit, at], self.cells[text, at]))
         self.excess.view(-1).index_add_(0, unit, above.clamp_min_(0.0))
 
 
-def _above_mean(weights: Tensor, total: Tensor, count: Tensor) -> Tensor:
-    """Return α minus the mean of its group's other weights, and that for a weight of 0, by the group's sum and size."""
-    return weights - (total - weights) / count
-
-
-class UniformRecorder(BaseRecorder):
+class UniformRecorder(Recorder):
     """Overlap of each row's weights with uniform attention to all visible keys, summed over rows that count, (B, Q).
 
     Attributes:
@@ -220,7 +214,7 @@ class UniformRecorder(BaseRecorder):
         return add
 
 
-class AlignmentRecorder(BaseRecorder):
+class AlignmentRecorder(Recorder):
     """Weights of the rows of a segment, (B, Q), bool, on the keys of another segment, (B, K), bool.
 
     Attributes:

@@ -12,13 +12,13 @@ from torch import Tensor
 from attnscope.findings.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN, RowWeights
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap, diagonal_band
-from attnscope.model.tile import Tile, as_slice
+from attnscope.model.recorders.base import KeyTokens, diagonal_band
+from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 
 _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
 
 
-class RowRecorder(BaseRecorder):
+class RowRecorder(Recorder):
     """Statistics of every row, as report.row_statistics declares them.
 
     Attributes:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.base import Overlap, SumRecorder, exact_zeros
-from attnscope.model.tile import Tile, as_slice
+from attnscope.model.recorders.base import SumRecorder, exact_zeros
+from attnscope.model.tile import Overlap, Tile, as_slice
 from attnscope.model.workers import Deferred
 
 _MEMBERSHIPS = 1 << 20  # cells of a matrix of keys and spans: short texts have one, long ones make it block by block

@@ -10,9 +10,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnscope.model.recorders.base import BaseRecorder, KeyTokens, Overlap, SumRecorder, add_to
+from attnscope.model.recorders.base import KeyTokens, SumRecorder, add_to
 from attnscope.model.recorders.spans import SpanRecorder, SpanTokens
-from attnscope.model.tile import Tile, as_slice
+from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
 from attnscope.request.record_spec import RecordSpec
 
@@ -144,7 +144,7 @@ def _run_membership(lengths: Tensor, width: int, size: int) -> Tensor:
     return ((run[:, None] == torch.arange(min(size, width), device=lengths.device)[:, None]) & inside).float()
 
 
-class MeanOutputRecorder(BaseRecorder):
+class MeanOutputRecorder(Recorder):
     """The output of heads, averaged over the queries of all texts that are `real`, (B, Q), not padding."""
 
     def __init__(self, heads: Sequence[int], width: int, real: Tensor) -> None:
@@ -162,7 +162,7 @@ class MeanOutputRecorder(BaseRecorder):
         return self._sum / self._real.sum()
 
 
-class ValueRecorder(BaseRecorder):
+class ValueRecorder(Recorder):
     """The values of heads, for every key of the first text; of any row, since a recorder sees the tiles of its rows."""
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int]) -> None:
@@ -199,14 +199,8 @@ def _span_recorder(heads: Sequence[int], spec: RecordSpec, tokens: RecordedToken
 
 # Functions that create the recorder of a part of record_parts: for some heads, or for the mean over them
 SUM_RECORDERS: dict[str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bool], SumRecorder]] = {
-    "columns": lambda heads, spec, tokens, mean: ColumnRecorder(
-        heads, spec.counted, tokens.shown, tokens.sources, mean=mean
-    ),
-    "received": lambda heads, spec, tokens, mean: ReceivedRecorder(
-        heads, spec.counted, tokens.shown, tokens.sources, mean=mean
-    ),
-    "pooled": lambda heads, spec, tokens, mean: PooledRecorder(
-        heads, spec.pool, tokens.shown, tokens.sources, real=tokens.real, mean=mean
-    ),
+    "columns": lambda heads, spec, t, mean: ColumnRecorder(heads, spec.counted, t.shown, t.sources, mean=mean),
+    "received": lambda heads, spec, t, mean: ReceivedRecorder(heads, spec.counted, t.shown, t.sources, mean=mean),
+    "pooled": lambda heads, spec, t, mean: PooledRecorder(heads, spec.pool, t.shown, t.sources, real=t.real, mean=mean),
     "spans": _span_recorder,
 }

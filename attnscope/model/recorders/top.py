@@ -7,23 +7,18 @@ import torch
 from torch import Tensor
 
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.recorders.base import BaseRecorder, Overlap
-from attnscope.model.tile import Tile, as_slice
+from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.request.estimate import RANKED_SINGLY
 
 _LONG, _CHUNK = 1 << 14, 64
 _FEW_CHUNKS = 4  # a GPU looks into chunks where a row has so many times those that it looks into
 
 
-class TopRecorder(BaseRecorder):
-    """The strongest sources of every row.
+class TopRecorder(Recorder):
+    """The strongest sources of every row, among the `eligible` keys, (B, K), bool.
 
     By weight, keys are ranked by their masked scores, which order them as weights do and still distinguish what has
-    become 0 in float32.
-
-    Args:
-        eligible: Keys that take part, (B, K), bool.
-        names: Measures that are kept; None for weight, value, and `projected` if it ranks.
+    become 0 in float32. Of measures the `names` are kept; None for weight, value, and `projected` if it ranks.
     """
 
     def __init__(
@@ -38,8 +33,8 @@ class TopRecorder(BaseRecorder):
         super().__init__(heads, rows)
         self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
         self.count, self.by, self.excluded = min(count, eligible.shape[1]), by, ~eligible
-        self._all_eligible = bool(eligible.all())
-        self.n_strongest = self.count if by == "weight" and self._all_eligible and self.count <= RANKED_SINGLY else 0
+        self.ranks_all = bool(eligible.all())
+        self.n_strongest = self.count if by == "weight" and self.ranks_all and self.count <= RANKED_SINGLY else 0
         self.needs_masked = not self.n_strongest
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
         self.keys = torch.full(shape, -1, dtype=torch.int64, device=eligible.device)
@@ -49,10 +44,7 @@ class TopRecorder(BaseRecorder):
     def _record(self, tile: Tile, overlap: Overlap) -> None:
         if tile.k0 == tile.k1 or not self.count:
             return
-        for name in self._names:
-            if name != "weight" and name not in self._norms:
-                norms = tile.inputs.value_norms if name == "value" else tile.inputs.projected_norms
-                self._norms[name] = norms[:, as_slice(self.heads)]  # (B, heads, K)
+        self._take_norms(tile.inputs)
         if tile.summary is not None and self.n_strongest:
             n = min(self.count, tile.k1 - tile.k0)
             keys = overlap.cut(tile.summary.places)[..., :n]
@@ -70,23 +62,22 @@ class TopRecorder(BaseRecorder):
         self.keys[:, overlap.index, overlap.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
         self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
 
-    @property
-    def ranks_all(self) -> bool:
-        """Every key takes part."""
-        return self._all_eligible
+    def _take_norms(self, inputs: AttentionInputs) -> None:
+        for name in self._names:
+            if name != "weight" and name not in self._norms:
+                norms = inputs.value_norms if name == "value" else inputs.projected_norms
+                self._norms[name] = norms[:, as_slice(self.heads)]  # (B, heads, K)
 
     def take(self, keys: Tensor, weights: Tensor, inputs: AttentionInputs) -> None:
         """Keep the strongest keys of a layer and their weights, (B, H, Q, n); −1 and NaN where there are fewer."""
-        for name in self._names:
-            if name != "weight":
-                self._norms[name] = (inputs.value_norms if name == "value" else inputs.projected_norms)[:, self.heads]
+        self._take_norms(inputs)
         self.keys, self._weight = (self.select(x)[..., : self.count].contiguous() for x in (keys, weights))
 
     def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
         """Return the ranking measure of keys, (B, h, r, k); −inf for excluded keys."""
         masked, excluded = overlap.cut(tile.masked), self.excluded[:, None, None, tile.k0 : tile.k1]
         on_cpu = masked.device.type == "cpu"  # elsewhere, asking takes longer than masking
-        if self.by == "weight" and (self._all_eligible or (on_cpu and not excluded.any())):
+        if self.by == "weight" and (self.ranks_all or (on_cpu and not excluded.any())):
             return masked
         buffer = tile.workspace.buffer("recorder", masked.shape, masked.device)
         if self.by == "weight":
@@ -118,14 +109,7 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
     """Return places and values of the `count` largest entries of the last dimension; among equals the first places win.
 
     So a result never depends on how a text was cut into tiles. The order of entries of −inf is left open: they stand
-    for nothing.
-
-    Args:
-        measure: (…, size), without NaN.
-        first: Place of the largest entry, the first of equals, (…), if known.
-
-    Returns:
-        Two tensors (…, min(count, size)).
+    for nothing. `measure` holds no NaN, `first` is the place of the largest entry, the first of equals, if known.
     """
     size = measure.shape[-1]
     # Side by side, as rows that are cut out of a tile need not be: maxima that were found are overwritten for a while.

@@ -30,7 +30,7 @@ class LayerStages:
     projection: Tensor | None = None
 
 
-class StageRecorder:
+class StageRecorder(Recorder):
     """Keep all stages of a layer, independently of the other recorders.
 
     Args:
@@ -41,14 +41,12 @@ class StageRecorder:
     def __init__(
         self, n_heads: int, n_queries: int, n_keys: int, *, include_masked: bool = True, projects: bool = False
     ) -> None:
-        self.heads: Sequence[int] = list(range(n_heads))
-        self.rows: Sequence[int] = list(range(n_queries))
+        super().__init__(range(n_heads), range(n_queries))
         self._keys, self._include_masked, self._projects = n_keys, include_masked, projects
         self.seen: LayerStages | None = None
         self._making = Lock()
 
     needs_scores = needs_masked = True  # every stage is kept
-    n_strongest = 0
 
     def score_range(self) -> tuple[int, int] | None:
         """Ask for the scores of every key, if those that are not allowed are kept."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
-from attnscope.checkpoints.locating import locate
+from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.source import DEFAULT_MODEL
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer

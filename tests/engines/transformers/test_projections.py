@@ -8,8 +8,8 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import nn
 
 import attnscope
-from attnscope.checkpoints.checkpoint import open_checkpoint
 from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.engines.transformers.engine import TransformersEngine
 from attnscope.engines.transformers.loading import load_model
 from attnscope.studies.heads.measure import copying_scores
