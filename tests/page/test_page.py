@@ -135,6 +135,24 @@ def test_a_comparison_shows_spans_before_its_walk_and_a_head_after(tmp_path):
         np.testing.assert_allclose(page.numbers(panel["matrix"]), matrix, atol=1e-6)
 
 
+def test_the_share_that_moved_is_that_of_the_weights(tmp_path):
+    text = "The bank by the river was steep , so they walked along the river to the bank"
+    weights = []
+    for mask in ("causal", "bidirectional"):
+        every = ["--layer", "all", "--head", "all", "--stage", "weights", "--mask", mask]
+        assert main(["run", text, *every, "-o", str(tmp_path / "exact.npz"), "--quiet", "--force"]) == 0
+        weights.append(np.load(tmp_path / "exact.npz")["weights"].astype(np.float64))  # (layers, heads, queries, keys)
+    moved = weights[1] - weights[0]
+    of_a_row = np.abs(moved).sum(-1).mean(-1) / 2
+    of_maps = np.abs(moved.sum(-2)).sum(-1) / 2 / moved.shape[-2]  # a map keeps the weight that each token receives
+    for options, expected in ([], of_a_row), (["--pool", "8"], of_maps):
+        assert main(["compare", text, *options, "-o", str(tmp_path / "page.html"), "--quiet", "--force"]) == 0
+        page = read_page(tmp_path / "page.html")
+        numbers = page.of_kind("walk")[0]["scenes"][-1]["numbers"][0]
+        assert numbers["name"] == "moved"
+        np.testing.assert_allclose(page.numbers(numbers["values"]), expected, atol=1e-6)
+
+
 def test_the_command_on_a_page_shows_the_same(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)

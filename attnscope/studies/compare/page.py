@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.findings.compare import Comparison, HeadChange
+from attnscope.findings.compare import Comparison
 from attnscope.findings.run import HeadRef
-from attnscope.studies.compare.screen import both_axis, present_comparison, shown_columns, with_short_labels
+from attnscope.studies.compare.screen import (
+    both_axis,
+    most_moved,
+    present_comparison,
+    share_moved,
+    shown_columns,
+    with_short_labels,
+)
 from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
 from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
@@ -29,7 +36,7 @@ def present_page(comparison: Comparison, settings: DisplaySettings, display: Dis
     if not all(text.heads for side in comparison.sides for text in side.report.texts):
         yield from present_comparison(comparison, settings, display)
         return
-    best = [max(change.heads, key=_moved) for change in comparison.changes]
+    best = [most_moved(change, 1)[0] for change in comparison.changes]
     changes = [replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)]
     from attnscope.views.page.walk import Walk
 
@@ -40,14 +47,6 @@ def present_page(comparison: Comparison, settings: DisplaySettings, display: Dis
         walked = walked or part is walk
         if not (walked and isinstance(part, Matrices | WeightMap)):
             yield part
-
-
-def _moved(change: HeadChange) -> float:
-    """Return the share of the average row's weight that moved; of maps, of the weight that tokens receive."""
-    known = change.total_variation[np.isfinite(change.total_variation)]
-    if known.size:
-        return float(known.mean())
-    return 0.0 if change.mass is None else float(np.abs(change.mass[1] - change.mass[0]).sum())
 
 
 def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
@@ -67,7 +66,7 @@ def _walk(comparison: Comparison, first: HeadRef, roles: Sequence[RoleRecorders]
     values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
     for change in comparison.changes[0].heads:
         if change.text == 0 and change.first in places:
-            values[places[change.first]] = _moved(change)
+            values[places[change.first]] = share_moved(change)
     meaning = f"Share of the average row's weight that moved from {comparison.sides[0].label} to another side."
     number = HeadNumber("moved", meaning, values)
     measured = [recorders.of_texts(len(source.texts)) for recorders in roles]

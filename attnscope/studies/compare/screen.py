@@ -93,7 +93,7 @@ def present_comparison(
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]
         count = 0 if settings.summary else 1 if _is_of_all_heads(comparison) else _PRINTED
-        shown = _most_moved(change, count)
+        shown = most_moved(change, count)
         if len(shown) < len(change.heads):
             yield from _moved(sides, change, len(shown), settings)
             if all(_largest_change(head) == 0 for head in change.heads):
@@ -142,9 +142,9 @@ def _is_of_all_heads(comparison: Comparison) -> bool:
     return not selected and (comparison.axis in MODELS or comparison.verdict is not None)
 
 
-def _most_moved(change: Change, count: int) -> list[HeadChange]:
+def most_moved(change: Change, count: int) -> list[HeadChange]:
     """Return the heads to print: all, or those in which most weight moved."""
-    moved = np.array([_share_moved(head) for head in change.heads])
+    moved = np.array([share_moved(head) for head in change.heads])
     if len(moved) <= count:
         return change.heads
     order = np.argsort(-np.nan_to_num(moved, nan=-1.0), kind="stable")[:count]
@@ -157,7 +157,7 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
     The grid has the second side's layers and heads; with several texts, it shows the mean. If it would show zeros, one
     line replaces it.
     """
-    shares = np.array([_share_moved(head) for head in change.heads])
+    shares = np.array([share_moved(head) for head in change.heads])
     if np.isnan(shares).all():
         return
     most = max(_largest_change(head) for head in change.heads)
@@ -187,7 +187,7 @@ def _mean_shares(change: Change, provenance: Provenance) -> Matrix:
     """Return the share of weight that moved in every head of a model, (layers, heads), averaged over texts."""
     total, count = np.zeros((2, provenance.n_layers, provenance.n_heads))
     for head in change.heads:
-        share = _share_moved(head)
+        share = share_moved(head)
         layer, number = head.second
         if isinstance(layer, int) and isinstance(number, int) and not np.isnan(share):
             total[layer, number] += share
@@ -196,7 +196,7 @@ def _mean_shares(change: Change, provenance: Provenance) -> Matrix:
         return (total / count).astype(np.float32)
 
 
-def _share_moved(head: HeadChange) -> float:
+def share_moved(head: HeadChange) -> float:
     """Return the mean total variation of rows; of a map the share of all weight that moved; NaN for partial rows."""
     if head.mass is not None:
         first, second = head.mass.astype(np.float64)
@@ -309,7 +309,7 @@ class _ShownHead:
                 yield weight_map(text, shown.pooled)
                 yield GAP
         if head.mass is not None:
-            yield from _moved_sources(self.reports[0].sources, head.mass, sides)
+            yield from _moved_sources(self.reports[0].sources, head, sides)
             return
         if not head.queries or not head.keys:
             options = settings.named("--query and --key", "query and key")
@@ -505,13 +505,12 @@ def _at_rows(head: HeadChange, rows: list[int]) -> HeadChange:
     return struct_replace(head, **changed)
 
 
-def _moved_sources(sources: Sequence[Token], mass: Matrix, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
-    first, second = mass.astype(np.float64)
+def _moved_sources(sources: Sequence[Token], head: HeadChange, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
+    assert head.mass is not None
+    first, second = head.mass.astype(np.float64)
     change = second - first
     order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
-    moved = float(np.abs(change).sum()) / 2
-    share = 100 * moved / max(first.sum(), 1e-30)
-    caption = f"  {share:.0f} % of all weight; sources whose total weight changes most:"
+    caption = f"  {100 * share_moved(head):.0f} % of all weight; sources whose total weight changes most:"
     yield paragraph((Span("what moved", "bold"), Span(caption, "dim")))
     if order:
         columns = [
