@@ -95,15 +95,10 @@ class EffectsResult(TableResult[EffectSurvey]):
 
     @property
     def values(self) -> Float2:
-        """Effect of heads as (layers, heads), or of layers as (layers, 1); NaN for those that were not cut.
-
-        Raises:
-            AttnscopeError: The units are edges or spans.
-        """
+        """Effect of heads as (layers, heads), or of layers as (layers, 1); NaN for those that were not cut."""
         if self.unit in ("edge", "span"):
-            raise UsageError(
-                f"effects of {self.unit}s are not a matrix of layers × heads", hint="use .effect, or .to_pandas()"
-            )
+            message = f"effects of {self.unit}s are not a matrix of layers × heads"
+            raise UsageError(message, hint="use .effect, or .to_pandas()")
         return self.data.grid(self.effect)
 
     def strongest(self, k: int = 10) -> list[UnitEffect]:

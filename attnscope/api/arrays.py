@@ -133,23 +133,13 @@ def from_qkv(
     check_names("from_qkv", options, FromArraysArguments)
     from attnscope.engines.arrays.making import from_arrays
 
-    values = {
-        "mask": mask,
-        "scale": scale,
-        "softcap": softcap,
-        "window": window,
-        "sinks": sinks,
-        "rope": rope,
-        "score_mod": score_mod,
-        "tokens": tokens,
-        "text": text,
-        "layout": layout,
-        "cu_seqlens": cu_seqlens,
-        "cu_seqlens_q": cu_seqlens_q,
-        "lengths": lengths,
-    }
+    arrays = {"q": q, "k": k, "v": v, "output": output}
+    rules = {"mask": mask, "scale": scale, "softcap": softcap, "window": window, "sinks": sinks, "rope": rope}
+    places = {"tokens": tokens, "text": text, "layout": layout, "lengths": lengths}
+    packed = {"cu_seqlens": cu_seqlens, "cu_seqlens_q": cu_seqlens_q}
+    values = {**rules, "score_mod": score_mod, **places, **packed}
     numbers = [layers] if isinstance(layers, int) else layers
-    return _report(from_arrays({"q": q, "k": k, "v": v, "output": output}, values, numbers, name), options)
+    return _report(from_arrays(arrays, values, numbers, name), options)
 
 
 def from_weights(

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from attnscope.api.options import file_path
+from attnscope.api.options import file_path, read_values
 from attnscope.api.results import TableResult, shortcut
 from attnscope.base.errors import UsageError
 from attnscope.findings.doctor import DoctorCheck, DoctorReport
-from attnscope.request import arguments
 from attnscope.request.run_config import RunConfig, TextInput
+from attnscope.studies.registry import options_of
 
 KINDS = ("causal", "bidirectional", "encoder-decoder")
 
@@ -54,8 +54,8 @@ def examine_any(
         if isinstance(model, str | os.PathLike) or model is None:
             from attnscope.studies.doctor.checkpoint import examine_checkpoint
 
-            run = RunConfig(tuple(TextInput(text) for text in texts), None if model is None else str(file_path(model)),
-                            device=known.pop("device") or "auto")  # fmt: skip
+            inputs, named = tuple(map(TextInput, texts)), None if model is None else str(file_path(model))
+            run = RunConfig(inputs, named, device=known.pop("device") or "auto")
             values = {name: known.pop(name) for name in ("attn", "dtype", "longest_probe")}
             if isinstance(tokenizer, str | os.PathLike):
                 run, tokenizer = msgspec.structs.replace(run, tokenizer=str(tokenizer)), None
@@ -78,12 +78,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in names:
             raise UsageError(f"doctor() has no argument '{name}'", hint=f"it has {', '.join(names)}")
     read: dict[str, Any] = {name: options.get(name) for name in names}
-    if read["attn"] is not None:
-        read["attn"] = arguments.names("attn")(read["attn"])
-    if read["dtype"] is not None:
-        read["dtype"] = arguments.one_of("dtype", arguments.Dtype)(str(read["dtype"]).removeprefix("torch."))
-    if read["longest_probe"] is not None:
-        read["longest_probe"] = arguments.number("longest_probe", 16)(read["longest_probe"])
+    read |= read_values(options, options_of("doctor"), "attn", "dtype", "longest_probe")
     if read["kind"] is not None and read["kind"] not in KINDS:
         raise UsageError(f"must be {', '.join(KINDS)}, not {read['kind']!r:.80}", where="kind")
     if read["call"] is not None and not callable(read["call"]):

@@ -29,11 +29,7 @@ class ModelExploreArguments(PairArguments, TokenArguments, HeadArguments, total=
 
 
 def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) -> str | None:
-    """Walk, and return the command that shows the last place.
-
-    Args:
-        run: The texts, the mask, and where to begin.
-    """
+    """Walk through the texts of a run, and return the command that shows the last place."""
     import sys
 
     TUI.require("explore")

@@ -13,10 +13,9 @@ from attnscope.api.arrays import GivenResult, from_qkv, from_weights
 from attnscope.api.comparing import are_given_alone, compare_arrays, compare_given, compare_reports, compare_texts
 from attnscope.api.doctoring import DoctorResult, examine_any
 from attnscope.api.dumps import DumpFile
-from attnscope.api.head_changes import compare_two, list_among
 from attnscope.api.head_results import HeadChangesResult, HeadValue, MeasuredResult, NeedleResult, SurveyResult
 from attnscope.api.model import OpenModel
-from attnscope.api.options import check_names
+from attnscope.api.options import check_names, file_path
 from attnscope.api.results import (
     CheckResult,
     CompareResult,
@@ -26,15 +25,21 @@ from attnscope.api.results import (
     InspectResult,
     Result,
     TextResult,
+    result_type,
 )
 from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.files.reading import read_file
+from attnscope.findings.array_files import ARRAY_FILES
+from attnscope.findings.codec import from_json, schema_of
+from attnscope.findings.run import Report
+from attnscope.request.options import HEADS
 from attnscope.request.run_config import InspectArguments, Model, OpenArguments
 from attnscope.studies.ablate.arguments import AblateArguments
 from attnscope.studies.check.arguments import CheckArguments
 from attnscope.studies.compare.arguments import CompareArguments
 from attnscope.studies.explain.arguments import ExplainArguments
 from attnscope.studies.heads.arguments import HeadsArguments
-from attnscope.studies.registry import STUDIES, study
+from attnscope.studies.registry import STUDIES, call_of, kinds, study
 
 __all__ = [
     "AblationResult",
@@ -72,6 +77,8 @@ __all__ = [
 ]
 
 Loaded = TypeVar("Loaded", bound=Result[Any])
+_CAP = 4 << 30  # bytes of a file of findings
+_COMPARED = tuple(option.name for option in HEADS if option.several == "compared")
 
 
 def inspect(text: str | Sequence[str] | None = None, **options: Unpack[InspectArguments]) -> InspectResult:
@@ -116,10 +123,29 @@ def heads(
     check_names("heads", options, HeadsArguments)
     named, arguments = _split(options)
     named["model"] = model
-    if (axis := list_among(named)) is not None:
-        return compare_two(axis, named, text, arguments)
+    lists = [name for name in _COMPARED if isinstance(named.get(name), list | tuple)]
+    if len(lists) > 1:
+        raise UsageError(f"{' and '.join(sorted(lists))} are lists", hint="compare one thing at a time")
+    if lists:
+        return _compare_two(lists[0], named, text, arguments)
     with OpenModel(named.pop("model"), named) as opened:
         return opened.heads(text, **arguments)
+
+
+def _compare_two(axis: str, named: Mapping[str, Any], text: Any, options: Mapping[str, Any]) -> HeadChangesResult:
+    """Measure the heads of two models, one after the other, and compare them."""
+    from attnscope.studies.heads.changes import compare_heads
+
+    call_of("heads", options, (axis, named[axis]))
+    text = text if text is None or isinstance(text, str) else list(text)
+    sides: list[tuple[str, Any]] = []
+    for value in named[axis]:
+        arguments = {**named, axis: value}
+        with OpenModel(arguments.pop("model"), arguments) as opened:
+            findings = opened.heads(text, **options).data
+        label = "none" if value is None else findings.provenance.model or type(value).__name__
+        sides.append((os.fsdecode(value) if isinstance(value, str | os.PathLike) else label, findings))
+    return HeadChangesResult(compare_heads(axis, sides))
 
 
 def ablate(text: str | None = None, **options: Unpack[AblateArguments]) -> AblationResult | EffectsResult:
@@ -167,9 +193,6 @@ def doctor(
             `bidirectional` or `encoder-decoder`, if the model does not say), `documents` (the number of the document of
             every token of the batch), `prefix` (length of a prefix whose tokens see each other), `longest_probe`
             (most tokens of a text that examines windows), `progress`; for a folder also `dtype` and `device`.
-
-    Raises:
-        AttnscopeError: An argument is invalid, or the model cannot be used.
     """
     return examine_any(model, batch, tokenizer, collator, options)
 
@@ -194,15 +217,11 @@ def compare(
     With `qkv`, masks, heads or layers of these arrays are compared, or several arrays if `qkv` is a list. With `qkv`
     and a model, the weights of these arrays are compared with the model's, and `data.diagnosis` says which
     of the model's settings (scale, soft-cap, window, sinks, mask) they were computed without.
-
-    Raises:
-        AttnscopeError: A side cannot be run, or the sides cannot be compared.
     """
     check_names("compare", options, CompareArguments)
-    if options.get("qkv") is not None and are_given_alone(options):
-        return compare_given([side for side in (text, *others) if side is not None], options)
     if options.get("qkv") is not None:
-        return compare_arrays([side for side in (text, *others) if side is not None], options)
+        given = compare_given if are_given_alone(options) else compare_arrays
+        return given([side for side in (text, *others) if side is not None], options)
     if text is None and options.get("messages") is None:
         raise UsageError("no text given", where="text", hint="pass one, or several")
     reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
@@ -218,9 +237,6 @@ def open_model(model: Model | None = None, **options: Unpack[OpenArguments]) -> 
         model: A folder, the name of a bundled sample, or a model of transformers in memory; None for the bundled
             sample, or if `config` is given.
         options: How the model runs: see OpenArguments.
-
-    Raises:
-        AttnscopeError: The model cannot be read, or is not supported.
     """
     check_names("open_model", options, OpenArguments)
     return OpenModel(model, options).open()
@@ -240,9 +256,29 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
     Raises:
         AttnscopeError: The file cannot be read, holds a result of another type, or is inconsistent.
     """
-    from attnscope.api.loading import load_as
+    from attnscope.studies.compare.runs import read_report
 
-    return load_as(path, kind)
+    types = {findings: result_type(findings) for findings in (declared.findings_type() for declared in kinds())}
+    if kind is not None and kind not in types.values():
+        named = getattr(kind, "__name__", repr(kind))
+        known = dict.fromkeys(result.__name__ for result in types.values())
+        raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(known)}")
+    file, held = file_path(path), None
+    if file.suffix.lower() not in ARRAY_FILES:
+        schema = schema_of(read_file(file, cap=_CAP)).partition("/")[0]
+        held = next((known_kind for known_kind in kinds() if known_kind.schema.partition("/")[0] == schema), None)
+    expected = next((findings for findings in types if types[findings] is kind), Report)
+    if held is not None:
+        expected = held.findings_type()
+        if kind not in (None, types[expected]):
+            hint = f"attnscope.load({os.fspath(path)!r}, attnscope.{types[expected].__name__})"
+            raise AttnscopeError(f"holds the findings of {held.typed or held.name}", where=file, hint=hint)
+    try:
+        if expected is Report:
+            return InspectResult(read_report(file))
+        return types[expected](from_json(read_file(file, cap=_CAP), expected))
+    except AttnscopeError as e:
+        raise e if e.where else AttnscopeError(e.parts.message, where=file, hint=e.parts.hint) from e
 
 
 def read_dump(path: str | os.PathLike[str]) -> DumpFile:

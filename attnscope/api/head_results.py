@@ -8,8 +8,8 @@ from attnscope.api.results import Float2, TableResult, shortcut
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
-from attnscope.findings.head_findings import HeadRoles, HeadScores, Probes
-from attnscope.findings.needle import NeedleSurvey
+from attnscope.findings.head_findings import HeadRoles, HeadScores, NeedleSurvey, Probes
+from attnscope.studies.study import Listing
 
 Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
 Names = np.ndarray[tuple[int, int], np.dtype[np.object_]]
@@ -32,15 +32,9 @@ class HeadValue:
     error: float
 
 
-def _strongest(values: Matrix, errors: Matrix | None, k: int) -> list[HeadValue]:
-    flat = np.where(np.isnan(values), -np.inf, values).ravel()
-    strongest = []
-    for n in np.argsort(-flat, kind="stable")[:k].tolist():
-        if flat[n] > -np.inf:
-            layer, head = divmod(n, values.shape[1])
-            error = float("nan") if errors is None else float(errors[layer, head])
-            strongest.append(HeadValue(layer, head, float(values[layer, head]), error))
-    return strongest
+def _strongest(values: Matrix, errors: Matrix, k: int, *, signed: bool = True) -> list[HeadValue]:
+    places = Listing(signed=signed).heads(values, k)
+    return [HeadValue(*place, float(values[place]), float(errors[place])) for place in places]
 
 
 class SurveyResult(TableResult[HeadRoles]):
@@ -69,22 +63,13 @@ class SurveyResult(TableResult[HeadRoles]):
         return np.array(self.data.main, dtype=object)
 
     def __getitem__(self, role: str) -> Float2:
-        """Return one role of every head, (layers, heads).
-
-        Raises:
-            AttnscopeError: The role was not measured.
-        """
+        """Return one role of every head, (layers, heads)."""
         if role not in self.roles:
             raise UsageError(f"there is no role '{role}'", hint=did_you_mean(role, self.roles))
         return self.data.roles[self.roles.index(role)].values
 
     def strongest(self, role: str, k: int = 10) -> list[HeadValue]:
-        """Return the heads with the largest values of a role, the strongest first.
-
-        Args:
-            role: Name of the role.
-            k: Number of heads.
-        """
+        """Return the heads with the largest values of a role, the strongest first."""
         return _strongest(self[role], self.data.roles[self.roles.index(role)].errors, k)
 
 
@@ -108,7 +93,7 @@ class MeasuredResult(TableResult[HeadScores]):
 
     def strongest(self, k: int = 10) -> list[HeadValue]:
         """Return the heads with the largest numbers, the largest first."""
-        return _strongest(self.data.values, None, k)
+        return _strongest(self.data.values, np.full_like(self.data.values, np.nan), k)
 
 
 class HeadChangesResult(TableResult[HeadComparison]):
@@ -144,11 +129,7 @@ class HeadChangesResult(TableResult[HeadComparison]):
         return np.array(self.data.role, dtype=object)
 
     def __getitem__(self, name: str) -> Float2:
-        """Return the difference of one role, or of the measure, (layers, heads).
-
-        Raises:
-            AttnscopeError: It was not measured in both.
-        """
+        """Return the difference of one role, or of the measure, (layers, heads)."""
         if name not in self.names:
             raise UsageError(f"there is no role '{name}'", hint=did_you_mean(name, self.names))
         return self.data.differences[self.names.index(name)].difference
@@ -156,18 +137,16 @@ class HeadChangesResult(TableResult[HeadComparison]):
     def largest(self, name: str | None = None, k: int = 10) -> list[HeadValue]:
         """Return the heads that changed most, the largest change first, with the difference as value.
 
-        Args:
-            name: Name of a role, or of the measure; None for each head's role that changed most.
-            k: Number of heads.
+        Of all roles, it is each head's role that changed most.
         """
-        changes = self.changed_most if name is None else self[name]
         by_name = {difference.name: difference.error for difference in self.data.differences}
-        changed = []
-        for head in _strongest(np.abs(changes), None, k):
-            role = self.role[head.layer, head.head] if name is None else name
-            place = head.layer, head.head
-            changed.append(HeadValue(*place, float(changes[place]), float(by_name[role][place])))
-        return changed
+        if name is not None:
+            return _strongest(self[name], by_name[name], k, signed=False)
+        places = Listing(signed=False).heads(self.changed_most, k)
+        return [
+            HeadValue(*place, float(self.changed_most[place]), float(by_name[self.role[place]][place]))
+            for place in places
+        ]
 
 
 class NeedleResult(TableResult[NeedleSurvey]):

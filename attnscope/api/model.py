@@ -10,18 +10,8 @@ from attnscope.api.ablation import AblationResult, EffectsResult
 from attnscope.api.comparing import compare_sides, sides_of, texts_of_sides
 from attnscope.api.exploring import ModelExploreArguments
 from attnscope.api.head_results import MeasuredResult, NeedleResult, SurveyResult
-from attnscope.api.loading import result_type
-from attnscope.api.options import (
-    IDS,
-    check_names,
-    cuts,
-    divided,
-    read_values,
-    run_values,
-    targets_of,
-    texts_of,
-)
-from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result
+from attnscope.api.options import IDS, check_names, cuts, divided, read_values, run_values, targets_of, texts_of
+from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result, result_type
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
 from attnscope.request.run_config import CallArguments, Model, ModelInspectArguments, RunConfig, TextInput
@@ -61,11 +51,7 @@ class OpenModel:
         self.close()
 
     def open(self) -> Self:
-        """Open the model now, where that waits for the first call otherwise.
-
-        Raises:
-            AttnscopeError: It cannot be read, or is not supported.
-        """
+        """Open the model now, which waits for the first call otherwise."""
         with self._session_for((), {}) as session:
             session.source(self._run((), {}))
         return self
@@ -83,10 +69,9 @@ class OpenModel:
         check_names("inspect", options, ModelInspectArguments)
         with self._call(options, text) as (session, texts):
             ranked: dict[str, Any] = {**options, **({"by": "weight"} if options.get("by") == "logit" else {})}
-            run = msgspec.structs.replace(self._run(texts, ranked), target=targets_of(options))
-            run = msgspec.structs.replace(run, cuts=cuts(options.get("cut")))
-            if options.get("predict") is None:
-                run = msgspec.structs.replace(run, predict=None)
+            fields = {"target": targets_of(options), "cuts": cuts(options.get("cut"))}
+            fields |= {"predict": None} if options.get("predict") is None else {}
+            run = msgspec.structs.replace(self._run(texts, ranked), **fields)
             return InspectResult(reporter(run)(run, session=session))
 
     def explain(self, text: str | None = None, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
@@ -128,10 +113,6 @@ class OpenModel:
         return result
 
     def _result(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
-        findings = self._answer(name, text, options)
-        return result_type(type(findings))(findings)
-
-    def _answer(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
         command, known = study(name).command, options_of(name)
         assert command is not None
         own = [option.name for option in known if option.name not in RunConfig.__struct_fields__]
@@ -139,14 +120,13 @@ class OpenModel:
         call = call_of(name, {**options, "text": text})
         values = dict.fromkeys(own) | read_values(options, known, *own)
         of_run = {option: value for option, value in options.items() if option not in own}
-        if call.texts == "none":
-            with self._session_for((), options) as session:
-                return command.answer(Request(self._run((), of_run), values, session=session))
         named = text is not None or options.get("messages") is not None or self._given is not None
         built_in = call.texts in ("built-in", "typed") and not named
-        with self._call(options, imported(command.built_in) if built_in else text) as (session, texts):
+        given = imported(command.built_in) if built_in else text
+        with self._call(options, given, takes_texts=call.texts != "none") as (session, texts):
             run = self._run(() if built_in and call.texts == "built-in" else texts, of_run)
-            return command.answer(Request(run, values, session=session, built_in=built_in))
+            findings = command.answer(Request(run, values, session=session, built_in=built_in))
+        return result_type(type(findings))(findings)
 
     def heads(
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelHeadsArguments]
@@ -181,7 +161,13 @@ class OpenModel:
         return RunConfig(**{**self._values, **run_values(options), "texts": texts})
 
     @contextmanager
-    def _call(self, options: Mapping[str, Any], text: Any) -> Iterator[tuple["Session", tuple[TextInput, ...]]]:
+    def _call(
+        self, options: Mapping[str, Any], text: Any, *, takes_texts: bool = True
+    ) -> Iterator[tuple["Session", tuple[TextInput, ...]]]:
+        if not takes_texts:
+            with self._session_for((), options) as session:
+                yield session, ()
+            return
         if self._given is not None and text is not None:
             hint = "leave it out: the tokens come with the arrays"
             raise UsageError("text and qkv cannot be used together", hint=hint)

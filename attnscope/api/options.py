@@ -11,14 +11,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.base.files.mask_files import as_boolean, cells_digest
-from attnscope.request.arguments import (
-    STAGES,
-    Dtype,
-    device,
-    one_of,
-    some_of,
-    text,
-)
+from attnscope.request.arguments import STAGES, Dtype, device, one_of, some_of, text
 from attnscope.request.chat import chat_of
 from attnscope.request.given_ids import read_ids
 from attnscope.request.masks.expression import parse_mask, spell_mask
@@ -42,11 +35,7 @@ if TYPE_CHECKING:
 
 
 def check_names(function: str, given: Mapping[str, Any], known: type | Sequence[str]) -> None:
-    """Refuse a keyword that a function does not have.
-
-    Args:
-        known: Those that it has, or their TypedDict.
-    """
+    """Refuse a keyword that is none of the known ones, which a TypedDict may name."""
     names = tuple(known.__annotations__ if isinstance(known, type) else known)
     for name in given:
         if name not in names:
@@ -268,16 +257,12 @@ def one_or_several(value: Any) -> list[Any]:
 
 def _stages(value: Any) -> tuple[str, ...]:
     named = one_or_several(value)
-    if not named:
-        return ()
-    return some_of("stages", "stage", STAGES)(",".join(map(str, named)))
+    return some_of("stages", "stage", STAGES)(",".join(map(str, named))) if named else ()
 
 
 def cuts(value: Any) -> tuple[CutExpression, ...]:
     """Read one or several cut expressions; none for None."""
-    if value is None:
-        return ()
-    named = one_or_several(value)
+    named = [] if value is None else one_or_several(value)
     for cut in named:
         if not isinstance(cut, str):
             raise UsageError(f"{cut!r:.80} is not a cut", where="cut", hint="use a str such as 'L5H1', or several")
@@ -305,9 +290,8 @@ def indices(name: Literal["layer", "head"]) -> Callable[[Any], IndexSelection | 
             return parse_indices_or_label(name)(value)
         try:
             if isinstance(value, slice):
-                start, stop, step = (
-                    None if edge is None else _whole(edge) for edge in (value.start, value.stop, value.step)
-                )
+                edges = value.start, value.stop, value.step
+                start, stop, step = (None if edge is None else _whole(edge) for edge in edges)
                 if step == 0:
                     raise ValueError
                 return IndexSelection(slice=(start, stop, step))
@@ -354,11 +338,7 @@ def _position(name: str, part: Any) -> int | slice | str:
 
 
 def _whole(value: Any) -> int:
-    """Return a whole number; True and False are none.
-
-    Raises:
-        TypeError: It is something else.
-    """
+    """Return a whole number; raise TypeError for anything else, as for True and False."""
     if isinstance(value, bool | np.bool_):
         raise TypeError
     return operator.index(value)

@@ -160,14 +160,9 @@ class Result(Generic[Data]):
         return _as_text(_abridged(self.data), None, self._digits).rstrip("\n")
 
     def show(self) -> None:
-        """Open the findings as a page in the browser, from a temporary file.
-
-        Raises:
-            AttnscopeError: The file cannot be written, or there is no browser.
-        """
+        """Open the findings as a page in the browser, from a temporary file."""
         import tempfile
         import webbrowser
-        from pathlib import Path
 
         path = Path(tempfile.mkdtemp(prefix="attnscope-")) / "page.html"
         self.save(path)
@@ -224,10 +219,8 @@ def _abridged(data: Any) -> Any:
         if len(heads) < len(text.heads):
             notes.append(f"{len(heads)} of {len(text.heads)} heads are printed; report[layer, head] is one of them")
         if max(len(text.queries), len(text.keys)) > PRINTED:
-            notes.append(
-                f"the first {PRINTED} of {len(text.queries)} rows and {len(text.keys)} columns are printed; "
-                "the arrays have all"
-            )
+            sizes = f"{len(text.queries)} rows and {len(text.keys)} columns"
+            notes.append(f"the first {PRINTED} of {sizes} are printed; the arrays have all")
         texts.append(msgspec.structs.replace(narrow(text, heads, PRINTED), notes=notes))
     return msgspec.structs.replace(data, texts=texts)
 
@@ -242,8 +235,7 @@ class TextAxes(ABC):
 
     @property
     @abstractmethod
-    def _text(self) -> TextReport:
-        """The text."""
+    def _text(self) -> TextReport: ...
 
     queries: list[int] = shortcut("_text.queries", "Positions of the rows.")
     keys: list[int] = shortcut("_text.keys", "Positions of the columns.")
@@ -339,9 +331,13 @@ def _one_position(query: PositionSelection, text: TextReport) -> int:
         hint = f"it holds {listed([*map(str, text.queries)], _NAMED)}"
         raise UsageError(f"the report has no row for {query}", where="query", hint=hint)
     several = listed([f"{position} {spell_piece(text.tokens, position)}" for position in positions], _NAMED)
-    raise UsageError(
-        f"'{query}' selects {len(positions)} tokens: {several}", where="query", hint="choose one by its position"
-    )
+    message = f"'{query}' selects {len(positions)} tokens: {several}"
+    raise UsageError(message, where="query", hint="choose one by its position")
+
+
+def _stage_of_text(name: str, doc: str) -> Any:
+    """Return a property that stacks a stage of all heads of a text, once."""
+    return property(lambda result: result._stack(name), doc=doc)
 
 
 class TextArrays(TextAxes):
@@ -349,8 +345,7 @@ class TextArrays(TextAxes):
 
     @property
     @abstractmethod
-    def _report(self) -> Report:
-        """The report of the text."""
+    def _report(self) -> Report: ...
 
     tokens: list[Token] = shortcut("_text.tokens", "All tokens of the text.")
 
@@ -368,38 +363,31 @@ class TextArrays(TextAxes):
     def _by_layer(self) -> list[tuple[int | str, list[HeadReport]]]:
         return [(layer, list(heads)) for layer, heads in groupby(self._text.heads, key=lambda head: head.layer)]
 
+    @cached_property
+    def _stacks(self) -> dict[str, Float4]:
+        return {}
+
     def _stack(self, stage: str) -> Float4:
-        require_heads(self._report, "the report")
-        layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
-        if len({len(heads) for heads in layers}) > 1:
-            raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
-        stacked: Float4 = np.array(layers, dtype=np.float32)
-        return stacked
+        if stage not in self._stacks:
+            require_heads(self._report, "the report")
+            layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
+            if len({len(heads) for heads in layers}) > 1:
+                raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
+            self._stacks[stage] = np.array(layers, dtype=np.float32)
+        return self._stacks[stage]
 
-    @cached_property
-    def scores(self) -> Float4:
-        """The scores q·k, (layers, heads, queries, keys)."""
-        return self._stack("scores")
-
-    @cached_property
-    def scaled(self) -> Float4:
-        """The scores after scale, soft-cap and position bias, (layers, heads, queries, keys)."""
-        return self._stack("scaled")
-
-    @cached_property
-    def masked(self) -> Float4:
-        """The scaled scores, −inf where the mask does not allow a key, (layers, heads, queries, keys)."""
-        return self._stack("masked")
-
-    @cached_property
-    def weights(self) -> Float4:
-        """The softmax of the masked scores, (layers, heads, queries, keys); NaN in rows that may attend to nothing."""
-        return self._stack("weights")
-
-    @cached_property
-    def output(self) -> Float4:
-        """The weighted sums of the values, (layers, heads, queries, value width)."""
-        return self._stack("output")
+    scores: Float4 = _stage_of_text("scores", "The scores q·k, (layers, heads, queries, keys).")
+    scaled: Float4 = _stage_of_text(
+        "scaled", "The scores after scale, soft-cap and position bias, (layers, heads, queries, keys)."
+    )
+    masked: Float4 = _stage_of_text(
+        "masked", "The scaled scores, −inf where the mask does not allow a key, (layers, heads, queries, keys)."
+    )
+    weights: Float4 = _stage_of_text(
+        "weights",
+        "The softmax of the masked scores, (layers, heads, queries, keys); NaN in rows that may attend to nothing.",
+    )
+    output: Float4 = _stage_of_text("output", "The weighted sums of the values, (layers, heads, queries, value width).")
 
     predictions: list[Prediction] = shortcut(
         "_text.predictions",
@@ -435,11 +423,7 @@ class TextArrays(TextAxes):
         return (HeadResult(self._report, self._text, head) for head in self._text.heads)
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
-        """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last.
-
-        Raises:
-            AttnscopeError: The report does not hold this head.
-        """
+        """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last."""
         if not isinstance(unit, tuple) or len(unit) != 2:
             raise UsageError(f"{unit!r} is not a layer and head", hint="use report[layer, head]")
         report, text = self._report, self._text
@@ -453,9 +437,8 @@ class TextArrays(TextAxes):
                 return HeadResult(report, text, head_report)
         there = [f"[{head_report.layer}, {head_report.head}]" for head_report in text.heads[:20]]
         more = f" and {len(text.heads) - 20} more" if len(text.heads) > 20 else ""
-        raise UsageError(
-            f"the report has no layer {unit[0]} with head {unit[1]}", hint=f"it holds {', '.join(there)}{more}"
-        )
+        message = f"the report has no layer {unit[0]} with head {unit[1]}"
+        raise UsageError(message, hint=f"it holds {', '.join(there)}{more}")
 
 
 class TextResult(TextArrays):
@@ -513,8 +496,7 @@ class InspectResult(Result[Report], TextArrays):
 
     def _stack(self, stage: str) -> Float4:
         # The array is shared with the text's own result.
-        arrays: Float4 = getattr(self._only, stage)
-        return arrays
+        return self._only._stack(stage)
 
     def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes.
@@ -537,12 +519,7 @@ def _report_table(report: Report, table: str | None) -> "pd.DataFrame":
 
 
 def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | None, what: str) -> "pd.DataFrame":
-    """Return a table of records.
-
-    Args:
-        table: Name of the table; None for the first that the records have.
-        what: Name of what holds the records, for errors.
-    """
+    """Return a table of records, by default the first that they have; `what` holds them, for errors."""
     from attnscope.batch.tables import INTEGERS, columns, kinds_of, tables
 
     there = kinds_of(settings)
@@ -582,9 +559,6 @@ class TableResult(Result[Data]):
         """Return its table: a row for every head; for what is cut; for every check; for every key of `explain`.
 
         Of `compare`, a row for every later side, text, head and aligned query; of a needle, for every length and depth.
-
-        Raises:
-            AttnscopeError: pandas is not installed.
         """
         data: Any = self.data
         return import_pandas().DataFrame(data.table())
@@ -651,3 +625,10 @@ class CheckResult(TableResult[CheckReport]):
     differences: list[Differences] = shortcut(
         "data.differences", "The differences that the comparisons measured, by layer and head."
     )
+
+
+def result_type(findings: type) -> type[Result[Any]]:
+    """Return the class for these findings in Python: the one that is declared for them."""
+    types: tuple[Any, ...] = (*Result.__subclasses__(), *TableResult.__subclasses__())
+    declared = (result_type for result_type in types if result_type.__init__ is Result.__init__)
+    return next((result_type for result_type in declared if findings in result_type.__orig_bases__[0].__args__), Result)

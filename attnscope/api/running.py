@@ -1,7 +1,7 @@
 """What every call does around a run: which model is named, one run at a time, and live models that are borrowed."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,8 +31,7 @@ def opened(
 ) -> "tuple[dict[str, Any], dict[str, InMemory]]":
     """Return the RunConfig fields that name the model and how it runs, and live models by name.
 
-    Args:
-        objects: Live models that have their names already.
+    `objects` are live models that have their names already.
     """
     names = tuple(OpenArguments.__annotations__)
     values = run_values({name: value for name, value in options.items() if name in names})
@@ -64,9 +63,7 @@ def _given(
     if not isinstance(arrays, GivenArrays):
         hint = "pass the path of a file, or what from_qkv() returns"
         raise UsageError(f"a {type(qkv).__name__} is not queries, keys and values", where="qkv", hint=hint)
-    name = _unused_name(
-        arrays.name, lambda name: name in objects and getattr(objects[name], "given", None) is not arrays
-    )
+    name = _unused_name(arrays.name, arrays, "given", objects)
     arrays = arrays if name == arrays.name else replace(arrays, name=name)
     return values | {"qkv": name}, {name: ArraysInMemory(arrays)}
 
@@ -83,10 +80,10 @@ def given_texts(values: Mapping[str, Any], live: "Mapping[str, InMemory]") -> tu
     return arrays.given.inputs if isinstance(arrays, ArraysInMemory) else from_file(Path(qkv)).inputs
 
 
-def _unused_name(plain: str, taken: Callable[[str], bool]) -> str:
-    """Return a name, numbered if another model or array has it."""
+def _unused_name(plain: str, owner: object, member: str, objects: "Mapping[str, InMemory]") -> str:
+    """Return a name, numbered if another model or array than that of `owner` has it."""
     name, count = plain, 1
-    while taken(name):
+    while name in objects and getattr(objects[name], member, None) is not owner:
         count += 1
         name = f"{plain} {count}"
     return name
@@ -114,16 +111,13 @@ def _live(
     if "adapter" in values:
         hint = "load it into the model with peft"
         raise UsageError("only a checkpoint takes an adapter", where="adapter", hint=hint)
-    for name, lacking in (
-        ("hash_weights", "files to hash"),
-        ("ignore_key", "config.json"),
-        ("trust_config", "config.json"),
-    ):
+    files = {"hash_weights": "files to hash", "ignore_key": "config.json", "trust_config": "config.json"}
+    for name, lacking in files.items():
         if values.get(name):
             raise UsageError(f"a model in memory has no {lacking}", where=name, hint="leave it out")
     path = str(model.config.name_or_path or "")
     plain = f"{type(model).__name__} ({path})" if path else type(model).__name__
-    name = _unused_name(plain, lambda name: name in objects and getattr(objects[name], "model", None) is not model)
+    name = _unused_name(plain, model, "model", objects)
     return values | own | {"model": name}, {name: LiveModel(model, tokenizer, name)}
 
 

@@ -17,8 +17,7 @@ from attnscope.batch.header import Header
 from attnscope.batch.record_store import RecordStore
 from attnscope.batch.records import Record
 from attnscope.findings.arrays import Floats, Matrix
-from attnscope.findings.overview import Pooled
-from attnscope.findings.run import Report, TextReport
+from attnscope.findings.run import Pooled, Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import effect_numbers, ordered, run_starts, scene_of, stages_of, units_known

@@ -47,9 +47,7 @@ class Replacing(msgspec.Struct, frozen=True):
 def logit_of(targets: Sequence[LogitTarget], *, other: bool = False) -> float | None:
     """Return the logit of one target, or of the first minus the second; None without targets.
 
-    Args:
-        targets: One or two.
-        other: Whether to return that of the text that is patched from.
+    `other`: in the text that is patched from.
     """
     logits = [target.other if other else target.logit for target in targets]
     if not logits or logits[0] is None:
@@ -300,14 +298,10 @@ class EffectSurvey(TextFindings, frozen=True):
 
 def rank_correlation(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
     """Return Spearman's rank correlation; equal values share their mean rank; None if one side is constant."""
-    ranks = [_ranks(np.asarray(values, dtype=np.float64)) for values in (first, second)]
-    centred = [values - values.mean() for values in ranks]
+    centred = []
+    for values in (first, second):
+        _, place, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+        centred.append(ranks - ranks.mean())
     size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
     return float((centred[0] * centred[1]).sum() / size) if size else None
-
-
-def _ranks(values: "np.ndarray") -> "np.ndarray":
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: np.ndarray = (last - (counts - 1) / 2)[place]
-    return ranks

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.findings.arrays import decode_array
+from attnscope.findings.arrays import Array, decode_array
 from attnscope.findings.axes import arrays_in, check_axes
 from attnscope.findings.codec import require_version
 from attnscope.findings.run import Report, TextReport
@@ -39,8 +39,6 @@ _DAMAGE = (
     LookupError, TypeError, AttributeError, ValueError, OverflowError, EOFError, MemoryError,
     RuntimeError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,11 @@ class LabelledArray:
     @property
     def nbytes(self) -> int:
         """Bytes of its numbers."""
-        return prod(self.shape) * self.dtype.itemsize
+        return sum(piece.nbytes for piece in self.pieces)
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield its numbers; a slice is written as contiguous rows, too."""
+        return (piece.tobytes() for piece in self.pieces)
 
 
 def labelled_arrays(report: Report) -> list[LabelledArray]:
@@ -79,11 +81,9 @@ def labelled_arrays(report: Report) -> list[LabelledArray]:
     `rollouts.matrix`, `rollouts.keys` and `rollouts.values` are those of a measure over layers; the metadata say which
     layers each of its matrices covers.
     """
-    return [
-        array
-        for text in report.texts
-        for array in _text_arrays(text, f"text{text.index}." if len(report.texts) > 1 else "")
-    ]
+    prefixes = [f"text{text.index}." if len(report.texts) > 1 else "" for text in report.texts]
+    texts = zip(report.texts, prefixes, strict=True)
+    return [array for text, prefix in texts for array in _text_arrays(text, prefix)]
 
 
 def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
@@ -159,7 +159,7 @@ def safetensors_parts(report: Report) -> Iterator[bytes]:
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for array in arrays:
-        yield from _numbers(array)
+        yield from array.parts()
 
 
 def npz_parts(report: Report) -> Iterator[bytes]:
@@ -173,15 +173,10 @@ def npz_parts(report: Report) -> Iterator[bytes]:
             with archive.open(member, "w", force_zip64=array.nbytes > _LONGEST_ZIP) as entry:
                 header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
                 np.lib.format.write_array_header_1_0(entry, header)
-                for numbers in _numbers(array):
+                for numbers in array.parts():
                     entry.write(numbers)
                     yield file.take()
     yield file.take()
-
-
-def _numbers(array: LabelledArray) -> Iterator[bytes]:
-    # A slice is written as contiguous rows, too.
-    return (piece.tobytes() for piece in array.pieces)
 
 
 class _Collected(io.RawIOBase):
@@ -203,11 +198,7 @@ class _Collected(io.RawIOBase):
 
 
 def from_arrays(data: bytes, ending: str) -> Report:
-    """Read a Report from a file of arrays, exactly; refuse another format or contradictions.
-
-    Args:
-        ending: One of ARRAY_FILES.
-    """
+    """Read a Report from a file of arrays (see ARRAY_FILES), exactly; refuse another format or contradictions."""
     try:
         metadata, arrays = _from_npz(data) if ending == ".npz" else _from_safetensors(data)
 

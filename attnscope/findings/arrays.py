@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+# Any array of numbers in memory.
+Array = np.ndarray[Any, np.dtype[Any]]
 Float1 = np.ndarray[tuple[int], np.dtype[np.float32]]
 Float2 = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]

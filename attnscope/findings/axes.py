@@ -60,9 +60,7 @@ def check_axes(data: msgspec.Struct) -> None:
 def faults(data: msgspec.Struct, lengths: dict[str, int]) -> Iterator[tuple[str, str]]:
     """Yield each contradiction within findings: the field and the message.
 
-    Args:
-        lengths: Lengths of axes. An axis without one gets that of the first array along it; each item of a list has its
-            own.
+    An axis without a length gets that of the first array along it; each item of a list has its own lengths.
     """
     lengths |= getattr(data, "axis_lengths", dict)()
     declared = declarations(type(data))
@@ -129,11 +127,7 @@ def are_ascending(places: Sequence[int], count: int) -> bool:
 
 
 def take(data: _Data, axis: str, index: Sequence[int] | slice) -> _Data:
-    """Return findings with part of an axis, in every array and list along it.
-
-    Args:
-        index: Places along it.
-    """
+    """Return findings with some places of an axis, in every array and list along it."""
     declared = declarations(type(data))
     changes: dict[str, Any] = {}
     for name in data.__struct_fields__:
@@ -192,8 +186,5 @@ def every_array(data: msgspec.Struct) -> "Iterator[tuple[str, np.ndarray[Any, An
 def stacked(items: Sequence[msgspec.Struct]) -> "Mapping[str, np.ndarray[Any, Any]]":
     """Return the arrays that all of these structs have, by path, stacked along a new first axis."""
     arrays = [{path: array for path, _, array in arrays_in(item)} for item in items]
-    return {
-        path: np.stack([arrays_of_struct[path] for arrays_of_struct in arrays])
-        for path in arrays[0]
-        if all(path in a for a in arrays)
-    }
+    shared = [path for path in arrays[0] if all(path in of_item for of_item in arrays)]
+    return {path: np.stack([of_item[path] for of_item in arrays]) for path in shared}

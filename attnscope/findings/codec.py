@@ -41,11 +41,7 @@ def json_parts(data: msgspec.Struct) -> Iterator[bytes]:
 
 
 def decode_json(data: bytes | msgspec.Raw, kind: Any) -> Any:
-    """Decode untrusted JSON as findings, arrays included.
-
-    Raises:
-        msgspec.DecodeError: It is not JSON, has another type, or is nested too deeply.
-    """
+    """Decode untrusted JSON as findings, arrays included; raise a msgspec.DecodeError for anything else."""
     try:
         return msgspec.json.decode(data, type=kind, dec_hook=decode_array)
     except RecursionError as e:

@@ -305,18 +305,13 @@ class Comparison(msgspec.Struct, frozen=True):
         for change in self.changes:
             for head in change.heads:
                 for n, (first, second) in enumerate(head.queries):
-                    row = {"side": self.sides[change.side].label, "text": head.text, "first": str(head.first)}
-                    row |= {
-                        "second": str(head.second),
-                        "query": first,
-                        "query_token": texts[head.text].tokens[first].text,
-                    }
-                    row |= {"query_second": second}
+                    row = {"side": self.sides[change.side].label, "text": head.text}
+                    row |= {"first": str(head.first), "second": str(head.second), "query": first}
+                    row |= {"query_token": texts[head.text].tokens[first].text, "query_second": second}
                     row |= {name: getattr(head, name)[n] for name in ("total_variation", "jensen_shannon")}
                     for name in ("future", "entropy"):
-                        row |= {
-                            f"{name}_{side}": getattr(head, name)[i, n] for i, side in enumerate(("first", "second"))
-                        }
+                        of_first, of_second = getattr(head, name)[:, n]
+                        row |= {f"{name}_first": of_first, f"{name}_second": of_second}
                     rows.append(row | {name: getattr(head, name)[n] for name in ("gained", "gain", "lost", "loss")})
         return columns_of(rows)
 

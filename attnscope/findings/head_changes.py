@@ -24,6 +24,13 @@ class HeadSide(msgspec.Struct, frozen=True):
     roles: HeadRoles | None = None
     measured: HeadScores | None = None
 
+    @property
+    def heads(self) -> HeadRoles | HeadScores:
+        """The findings about its heads."""
+        heads = self.roles or self.measured
+        assert heads is not None
+        return heads
+
 
 class HeadDifference(msgspec.Struct, frozen=True):
     """How a role, or the measured number, differs.
@@ -68,19 +75,16 @@ class HeadComparison(msgspec.Struct, frozen=True):
         """Return a row for every head: main roles, the role that changed most, and values and their difference."""
         n_layers, n_heads = self.changed_most.shape
         columns = head_columns(n_layers, n_heads)
-        values: list[dict[str, Matrix]] = []
-        for which, side in zip(("first", "second"), self.sides, strict=True):
+        values = {which: side.heads.by_name() for which, side in zip(("first", "second"), self.sides, strict=True)}
+        for which, side in zip(values, self.sides, strict=True):
             if side.roles is not None:
                 columns[f"main_{which}"] = [name for row in side.roles.main[:n_layers] for name in row[:n_heads]]
-                values.append({role.name: role.values for role in side.roles.roles})
-            elif side.measured is not None:
-                values.append({side.measured.measure: side.measured.values})
         if self.sides[0].roles is not None:
             columns["changed_role"] = [name for row in self.role for name in row]
             columns["changed_most"] = self.changed_most.ravel()
         for difference in self.differences:
             name = difference.name
-            for which, numbers in zip(("first", "second"), values, strict=True):
+            for which, numbers in values.items():
                 columns[f"{name}_{which}"] = numbers[name][:n_layers, :n_heads].ravel()
             columns[f"{name}_difference"] = difference.difference.ravel()
             columns[f"{name}_error"] = difference.error.ravel()

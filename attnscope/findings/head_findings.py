@@ -1,8 +1,9 @@
-"""What `attnscope heads` found, as plain data: the roles of every head, or one number for every head."""
+"""What `attnscope heads` found, as plain data: the roles or a number of every head, or what is read of a needle."""
 
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from attnscope.findings.arrays import Matrix, along
 from attnscope.findings.provenance import ModelFindings, TokenizedText
@@ -10,6 +11,7 @@ from attnscope.findings.tables import Table, head_columns
 
 SURVEY_SCHEMA = "attnscope.heads/2"
 MEASURED_SCHEMA = "attnscope.measured-heads/1"
+NEEDLE_SCHEMA = "attnscope.needle/1"
 
 
 class Probes(msgspec.Struct, frozen=True):
@@ -86,6 +88,10 @@ class HeadRoles(ModelFindings, frozen=True):
     notes: list[str] = []
     schema: str = SURVEY_SCHEMA
 
+    def by_name(self) -> dict[str, Matrix]:
+        """Return the values of every role."""
+        return {role.name: role.values for role in self.roles}
+
     def table(self) -> Table:
         """Return a row for every head: its main role, and the value and error of every role."""
         columns = head_columns(*self.roles[0].values.shape)
@@ -142,9 +148,55 @@ class HeadScores(ModelFindings, frozen=True):
     contrast: KeyContrast | None = None
     schema: str = MEASURED_SCHEMA
 
+    def by_name(self) -> dict[str, Matrix]:
+        """Return the values of the measure."""
+        return {self.measure: self.values}
+
     def table(self) -> Table:
         """Return a row for every head: its number, and the two numbers of a difference."""
         columns = head_columns(*self.values.shape) | {self.measure: self.values.ravel()}
         if self.contrast is not None:
             columns |= {"key": self.contrast.keys.ravel(), "against": self.contrast.against.ravel()}
         return columns
+
+
+class NeedleSurvey(ModelFindings, frozen=True):
+    """How much heads read of a needle, and how probable its answer is.
+
+    Attributes:
+        needle: The needle.
+        cue: What the text ends with: the needle up to its answer.
+        answer: The answer, whose probability is measured.
+        filler: Where the text around the needle comes from.
+        heads: Layer and head of each retrieval head, the strongest first.
+        retrieval: Value of the role `retrieval` of each of them.
+        lengths: Tokens of the texts.
+        depths: Share of the filler that stands before the needle.
+        weight: Weight of the tokens that predict the answer on the needle, averaged over these tokens and the retrieval
+            heads, (length, depth).
+        all_heads: The same, averaged over all heads.
+        log_probability: Log-probability of the answer in bits, (length, depth).
+        notes: Remarks for the reader.
+        schema: Name and version of this format.
+    """
+
+    needle: str
+    cue: str
+    answer: str
+    filler: str
+    heads: list[tuple[int, int]]
+    retrieval: list[float]
+    lengths: Annotated[list[int], along("length")]
+    depths: Annotated[list[float], along("depth")]
+    weight: Annotated[Matrix, along("length", "depth")]
+    all_heads: Annotated[Matrix, along("length", "depth")]
+    log_probability: Annotated[Matrix, along("length", "depth")]
+    notes: list[str] = []
+    schema: str = NEEDLE_SCHEMA
+
+    def table(self) -> Table:
+        """Return a row for every length and depth."""
+        lengths, depths = np.meshgrid(self.lengths, self.depths, indexing="ij")
+        columns: Table = {"length": lengths.ravel(), "depth": depths.ravel()}
+        cells = (("weight", self.weight), ("all_heads", self.all_heads), ("log_probability", self.log_probability))
+        return columns | {name: values.ravel() for name, values in cells}

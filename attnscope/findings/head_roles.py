@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from attnscope.findings.arrays import Array
+
 Sums = Mapping[str, Array]
 # Roles of texts that are divided are shown unasked only if the texts are.
 OF_PARTS = "spans", "segments"
@@ -48,11 +49,7 @@ class HeadRole:
 def _mean(
     name: str, letter: str, colour: str, title: str, meaning: str, source: str, measured: str, of: str, **more: Any
 ) -> HeadRole:
-    """Declare a role whose value is a sum of its name divided by the number of its rows.
-
-    Args:
-        of: Name of that number.
-    """
+    """Declare a role whose value is a sum of its name divided by the number of its rows, which is called `of`."""
 
     def compute(sums: Sums) -> Array:
         with np.errstate(invalid="ignore"):
@@ -172,13 +169,9 @@ ROLES = {role.name: role for role in HEAD_ROLES}
 
 
 def main_roles(values: Mapping[str, Array]) -> Array:
-    """Return the main role of every head.
+    """Return the place in HEAD_ROLES of the main role of every head, (layers, heads); −1 if no role is clear.
 
-    Args:
-        values: Role to its values, (layers, heads); NaN if not measured.
-
-    Returns:
-        (layers, heads), the place of the main role in HEAD_ROLES; −1 where no role is clear.
+    The values of roles are (layers, heads) each; NaN if not measured.
     """
     first = next(iter(values.values()))
     best, rank = np.full(first.shape, -np.inf), np.full(first.shape, np.inf)
@@ -193,17 +186,12 @@ def main_roles(values: Mapping[str, Array]) -> Array:
 
 
 def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
-    """Return a role's value over all blocks of sequences, and its standard error.
+    """Return a role's value over all blocks of sequences, and its standard error, (layers, heads) each.
 
     The error is that of the delete-one jackknife (Efron and Tibshirani, 1993, chapter 11), which for a mean is the
     usual one and also holds for ratios and for variances; NaN for a single block. A block without a row that
     counts (texts of two words) is none: leaving it out changes nothing, and would make the error too large.
-
-    Args:
-        sums: Sums from which the role is computed, (blocks, layers, heads, …) each.
-
-    Returns:
-        Value and error, (layers, heads) each.
+    The sums are (blocks, layers, heads, …) each.
     """
     needed = {name: sums[name] for name in role.needs}
     totals = {name: array.sum(0) for name, array in needed.items()}

@@ -59,31 +59,17 @@ def words_of(tokens: list[Token], sources: list[Token], queries: list[int], keys
 
 
 def merge_weights(
-    words: TextWords,
-    weights: Matrix,
-    places: tuple[list[int], list[int]],
-    fully_masked: list[int],
-    sink: Floats | None,
+    words: TextWords, weights: Matrix, places: tuple[list[int], list[int]], fully_masked: list[int], sink: Floats | None
 ) -> WordWeights:
-    """Merge the weights between tokens into weights between words, in float64.
+    """Merge the weights between tokens, (queries, keys), into weights between words, in float64.
 
-    Args:
-        words: The words.
-        weights: Weights between tokens, (queries, keys).
-        places: Positions of the rows, and of the columns.
-        fully_masked: Positions of queries that may attend to nothing.
-        sink: What each query gives to the head's sink, (queries,); None without one.
+    `places` are the positions of the rows and of the columns, `sink` what each query gives to the head's sink.
     """
     rows, columns = ({position: n for n, position in enumerate(side)} for side in places)
     masked = {rows[position] for position in fully_masked if position in rows}
     of_words = [[rows[p] for p in word] for word in words.queries]
     merged = merge_cells(weights, of_words, [[columns[p] for p in word] for word in words.keys], masked)
-    drained = None
-    if sink is not None:
-        counted = [[row for row in word if row not in masked] for word in of_words]
-        drained = np.array(
-            [sink[members].astype(np.float64).mean() if members else np.nan for members in counted], np.float32
-        )
+    drained = None if sink is None else merge_cells(sink[:, None], of_words, [[0]], masked)[:, 0].astype(np.float32)
     return WordWeights(merged.astype(np.float32), drained)
 
 
@@ -92,11 +78,7 @@ def merge_cells(
 ) -> Matrix:
     """Merge a matrix of weights: summed over columns, averaged over rows that are not masked; float64.
 
-    Args:
-        weights: (queries, keys).
-        rows: Rows of every row of the result; NaN if all of them are masked.
-        columns: Columns of every column of the result.
-        masked: Rows that may attend to nothing.
+    `rows` and `columns` are those of every row and column of the result; a row is NaN if all of its rows are masked.
     """
     order = [column for members in columns for column in members]
     starts = np.cumsum([0, *map(len, columns)])[:-1]

@@ -19,11 +19,7 @@ def require_heads(report: Report, what: str) -> None:
 
 
 def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:
-    """Return a head with some of its rows.
-
-    Args:
-        rows: Numbers of the rows, among the text's queries.
-    """
+    """Return a head with some of its rows, given by their numbers among the text's queries."""
     if list(rows) == list(range(len(text.queries))):
         return head
     kept = {text.queries[row] for row in rows}
@@ -37,12 +33,7 @@ def _narrow(text: TextReport, rows: Sequence[int]) -> TextReport:
 
 
 def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: int) -> TextReport:
-    """Return a text with the rows or columns that have most weight in all of its heads.
-
-    Args:
-        part: Whether rows or columns are narrowed.
-        count: Number of rows or columns to keep.
-    """
+    """Return a text with so many rows or columns, those that have most weight in all of its heads."""
     along = 1 if part == "rows" else 0
     total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
     most = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])

@@ -191,20 +191,11 @@ EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)
 
 
 def reported_parts(with_map: object) -> tuple[str, ...]:
-    """Return the names of the parts that a Report holds for each text beside matrices.
-
-    Args:
-        with_map: Whether the text is shown as a map, which has parts of its own.
-    """
+    """Return the names of the parts that a Report holds of a text beside matrices; a map has parts of its own."""
     return tuple(p.name for p in RECORD_PARTS if p.reported == "always" or (p.reported == "map" and with_map))
 
 
 def numbers_of_head(names: Iterable[str], *, rows: int, sources: int, cells: int, **sizes: int) -> int:
-    """Count the float32s that parts take for one head of one text.
-
-    Args:
-        rows: Number of shown rows, whose statistics are kept.
-        sizes: Other fields of Quantities: `top`, `measures`, `statistics`, `pool`, `place`.
-    """
+    """Count the float32s that parts take for one head of one text, of which `rows` are shown; see Quantities."""
     kept = Quantities(texts=1, units=1, rows=rows, counted=rows, sources=sources, cells=cells, **sizes)
     return sum(PARTS[name].numbers(kept) for name in names)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.arrays import Array, Floats, Matrix, along
 from attnscope.findings.tokens import Token
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _Value = TypeVar("_Value")
 
 
@@ -234,9 +233,7 @@ _SINK = (
 def _struct(name: str, doc: str, kind: Any, *, optional: bool = False, defined: bool = True) -> Any:
     """Return a struct with a field for each statistic, and one for the weight on the sink.
 
-    Args:
-        optional: Whether any may be missing.
-        defined: Whether the description has the meaning of every field.
+    `optional`: any may be missing. `defined`: the description has the meaning of every field.
     """
     fields = [(s.name, kind | None, None) if s.added or optional else (s.name, kind) for s in ROW_STATISTICS]
     fields.append(("sink", kind | None, None))

@@ -7,10 +7,8 @@ import msgspec
 
 from attnscope.findings.arrays import Floats, Matrix, Places, along
 from attnscope.findings.attribution import Attribution
-from attnscope.findings.chat import ChatText
 from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.merge_pieces import TextWords, WordWeights, merge_weights, words_of
-from attnscope.findings.overview import Pooled
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import ModelFindings, TokenizedText
 from attnscope.findings.rollout import TokenRollout
@@ -61,6 +59,23 @@ class HeadRef(NamedTuple):
         if self.head == "mean":
             return layer if layer == "mean" else f"{layer} mean"
         return f"mean H{self.head}" if layer == "mean" else f"{layer}H{self.head}"
+
+
+class Pooled(msgspec.Struct, frozen=True):
+    """A map that replaces a matrix of weights: whole rows, whole columns, no weight lost.
+
+    A run is a sequence of adjacent tokens: run i starts at token `queries[i]` and ends before `queries[i + 1]`.
+
+    Attributes:
+        queries: Start of every run of queries, then the number of tokens.
+        keys: Start of every run of keys, then the number of tokens.
+        weights: Average weight of the run's queries on the run's keys together, (runs of queries, runs of keys). A row
+            sums to 1, or to 1 minus the sink's share; it is null if no query of the run may attend to anything.
+    """
+
+    queries: Annotated[list[int], along("query run", runs="token")]
+    keys: Annotated[list[int], along("key run", runs="source")]
+    weights: Annotated[Matrix, along("query run", "key run")]
 
 
 class HeadReport(msgspec.Struct, frozen=True):
@@ -119,6 +134,21 @@ class HeadReport(msgspec.Struct, frozen=True):
                 yield name, f"is {number!r}, neither a number from 0 nor 'mean'"
         if self.pooled is None and not lengths["query"]:
             yield "pooled", "is missing, and there are no queries"
+
+
+class ChatText(msgspec.Struct, frozen=True):
+    """How messages became a text.
+
+    Attributes:
+        template: Name of the chat template, and the file that has it.
+        messages: Role of each message.
+        assistant: Positions of the tokens in the template's `generation` blocks, those that a model is trained on; null
+            if the template has no such blocks.
+    """
+
+    template: str
+    messages: list[str]
+    assistant: Annotated[list[int], along("assistant token", positions="token", ascending=True)] | None = None
 
 
 class TextReport(TokenizedText, frozen=True):

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrices, Matrix, Tensor4, along
 
@@ -58,6 +59,12 @@ class TextSpans(msgspec.Struct, frozen=True):
         if not numbers and wanted == ANSWER:
             numbers = [number for number, kind in enumerate(self.kinds) if kind == "answer"]
         return numbers[0] if len(numbers) == 1 else None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of tokens of each span."""
+        sizes: list[int] = np.bincount(self.of_token, minlength=len(self.names)).tolist()
+        return sizes
 
     @property
     def outside(self) -> list[bool]:

@@ -36,14 +36,11 @@ def csv_parts(findings: Tabular) -> Iterator[bytes]:
     buffer = CsvLines()
     writer = csv.writer(buffer)
     writer.writerow(table)
-    cells = [
-        [
-            "" if value is None or (isinstance(value, np.floating) and np.isnan(value)) else str(value)
-            for value in column
-        ]
-        for column in table.values()
-    ]
-    writer.writerows(zip(*cells, strict=True))
+
+    def cell(value: Any) -> str:
+        return "" if value is None or (isinstance(value, np.floating) and np.isnan(value)) else str(value)
+
+    writer.writerows(map(cell, row) for row in zip(*table.values(), strict=True))
     yield buffer.getvalue().encode()
 
 

@@ -60,8 +60,7 @@ _WORD = rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})\S)+"
 def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple[list[str], int]:
     """Return the words that the tokenizer does not know fully, and the number of words.
 
-    Args:
-        text: Text of the tokens. A word is a run of characters between white space, or one ideograph.
+    A word is a run of characters between white space, or one ideograph.
     """
     unknown = [token for token in tokens if token.unknown and token.segment == segment]
     places = [(token.start, token.end) for token in unknown if token.start is not None and token.end is not None]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, check_tokens
 from attnscope.checkpoints.tokenization.given import join_tokens
-from attnscope.findings.chat import ChatText
+from attnscope.findings.run import ChatText
 from attnscope.findings.tokens import Token
 from attnscope.request.given_ids import GivenIds
 from attnscope.request.run_config import RunConfig, TextInput

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError
+from attnscope.base.system.escape import escape_control
 from attnscope.studies.registry import kind_of
 from attnscope.studies.study import FindingsKind, imported
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 WIDTH = 120  # columns of text drawn into a file
 Options = Mapping[str, Any]
+_LONGEST_TITLE = 80  # characters of a text in a title
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,35 @@ def _figure_parts(findings: Any, options: Options) -> "Iterator[ViewPart]":
 def page(findings: Any, options: Options, _width: int = 0) -> Iterator[bytes]:
     """Yield a page of findings of any kind."""
     from attnscope.studies.present import present
-    from attnscope.studies.titles import title_of
     from attnscope.views.page import as_html
 
-    yield from as_html(present(findings, format="page", **{"options": False, **options}), title_of(findings))
+    yield from as_html(present(findings, format="page", **{"options": False, **options}), _title_of(findings))
+
+
+def _title_of(findings: Any) -> str:
+    """Return the title of a page with these findings."""
+    text = _first_text(findings)
+    if text is None:
+        provenance = getattr(findings, "provenance", None)
+        text = "" if provenance is None else provenance.model.rsplit("/", 1)[-1]
+    text = " ".join(text.split())
+    if len(text) > _LONGEST_TITLE:
+        text = text[:_LONGEST_TITLE].rsplit(" ", 1)[0] + "…"
+    command = kind_of(findings).typed or kind_of(findings).name
+    return f"{escape_control(text)} · attnscope {command}" if text else f"attnscope {command}"
+
+
+def _first_text(findings: Any) -> str | None:
+    """Return the first text that findings are about; None if they have none."""
+    if sides := getattr(findings, "sides", None):
+        if hasattr(sides[0], "report"):
+            return _first_text(sides[0].report)
+        return " → ".join(side.label.rsplit("/", 1)[-1] for side in sides)
+    if texts := getattr(findings, "texts", None):
+        first = texts[0]
+        return first if isinstance(first, str) else getattr(first, "text", None)
+    text = getattr(findings, "text", None)
+    return text if isinstance(text, str) else None
 
 
 def _imported(writer: str) -> Callable[[Any, Options, int], Iterator[bytes]]:

@@ -56,11 +56,9 @@ def _without_remarks(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
             picture = None if part.picture is None else list(_without_remarks(part.picture))
             yield msgspec.structs.replace(part, forms=forms, picture=picture)
         elif isinstance(part, Facts) and part.remark:
-            if kept := [(name, value) for name, value in part.lines if _warns(value)]:
+            warns = {"warning", "alarm"}
+            kept = [line for line in part.lines if isinstance(line[1], tuple) and warns & {s.look for s in line[1]}]
+            if kept:
                 yield Facts(kept)
         elif not (isinstance(part, Text) and part.remark):
             yield part
-
-
-def _warns(value: object) -> bool:
-    return isinstance(value, tuple) and any(span.look in ("warning", "alarm") for span in value)

@@ -8,15 +8,7 @@ from typing import Any
 from attnscope.request.options import COMMANDS, Option
 from attnscope.studies.study import Call, FindingsKind, Sides, Study
 
-STUDIES = (
-    "run",
-    "compare",
-    "explain",
-    "heads",
-    "ablate",
-    "check",
-    "doctor",
-)  # folders
+STUDIES = "run", "compare", "explain", "heads", "ablate", "check", "doctor"  # folders
 
 
 @cache
@@ -35,7 +27,7 @@ def kinds() -> tuple[FindingsKind, ...]:
 def kind_of(findings: object) -> FindingsKind:
     """Return the kind of some findings."""
     named = f"{type(findings).__module__}:{type(findings).__qualname__}"
-    return next(kind for kind in kinds() if kind.findings == named)
+    return next(kind for kind in kinds() if f"attnscope.findings.{kind.findings}" == named)
 
 
 def options_of(name: str) -> tuple[Option, ...]:

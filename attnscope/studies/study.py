@@ -57,20 +57,22 @@ class FindingsKind:
     """A kind of findings."""
 
     name: str  # the study's name, or one of its own if the study has several kinds
-    findings: str  # module and name of its class, such as `attnscope.findings.run:Report`
-    screen: str  # module and name of the function of findings, settings and display that yields the parts of a screen
+    findings: str  # module in `attnscope.findings` and name of its class, such as `run:Report`
+    # module in `attnscope.studies` and name of the function of findings, settings and display that yields the parts of
+    # a screen
+    screen: str
     formats: tuple[str, ...] = DRAWN  # extensions of files that can hold it
     typed: str = ""  # the command that finds it, as errors name it
     page: str = ""  # the function for a page; empty if a page shows the screen's parts
 
     def findings_type(self) -> Any:
         """Import the class of its findings."""
-        return imported(self.findings)
+        return imported(f"attnscope.findings.{self.findings}")
 
     def present(self, findings: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
         """Turn its findings into parts."""
         function = self.page if display.format == "page" and self.page else self.screen
-        parts: Iterator[ViewPart] = imported(function)(findings, settings, display)
+        parts: Iterator[ViewPart] = imported(f"attnscope.studies.{function}")(findings, settings, display)
         return parts
 
     @property

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import attnscope
-from attnscope.api.loading import result_type
-from attnscope.api.results import Result
+from attnscope.api.results import Result, result_type
 from attnscope.studies.registry import kind_of, kinds
 from tests.chat import span_cuts
 

@@ -5,9 +5,8 @@ from itertools import pairwise
 import numpy as np
 from msgspec.structs import replace
 
-from attnscope.findings.overview import Pooled
 from attnscope.findings.row_statistics import Means, Rows
-from attnscope.findings.run import TextReport, Top
+from attnscope.findings.run import Pooled, TextReport, Top
 from tests.helpers.sample_reports import head_report, report, tokens, words
 
 NONE = np.zeros(0, dtype=np.float32)

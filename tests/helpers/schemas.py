@@ -21,8 +21,7 @@ from attnscope.findings.compare import Comparison
 from attnscope.findings.doctor import DoctorReport
 from attnscope.findings.explain import Explanation
 from attnscope.findings.head_changes import HeadComparison
-from attnscope.findings.head_findings import HeadRoles, HeadScores
-from attnscope.findings.needle import NeedleSurvey
+from attnscope.findings.head_findings import HeadRoles, HeadScores, NeedleSurvey
 from attnscope.findings.run import Report
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "schema.json"

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.findings.axes import declarations
-from attnscope.findings.overview import Pooled
 from attnscope.findings.row_statistics import LINEAR, STATISTICS, Means
 from attnscope.findings.row_statistics import Rows as RowFacts
-from attnscope.findings.run import HeadReport, Top
+from attnscope.findings.run import HeadReport, Pooled, Top
 from attnscope.findings.tokens import LeftOut, Token
 from attnscope.model.precision import to_float64
 from attnscope.model.recorders import strongest

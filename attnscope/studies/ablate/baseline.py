@@ -15,6 +15,7 @@ from attnscope.findings.ablation import (
     TokenChange,
     rank_correlation,
 )
+from attnscope.findings.arrays import Array
 from attnscope.findings.predictions import PREDICTED
 from attnscope.run.cut_plan import Cut, Replacement, make_variant
 from attnscope.run.plan import RunPlan
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from attnscope.engines.protocol import LoadedModel
     from attnscope.model.cuts import Variant
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Way = tuple[str, bool]  # how it is cut (see CutEffect), and whether edges are renormalised
 
 
@@ -48,9 +48,7 @@ def run_uncut(ablation: AblationRun, cuts: Sequence[Cut], count: int) -> "Baseli
 class Baseline:
     """A text's states, weights and predictions without cuts, and the means to run it with cuts.
 
-    Args:
-        plans: The pass over the text, passes over other texts, and the number of variants that run side by side.
-        loaded: The model, and its device.
+    `plans` are those of the text, of other texts, and the number of variants that run side by side.
     """
 
     def __init__(
@@ -156,12 +154,7 @@ class Baseline:
     ) -> "Iterator[tuple[list[int], Tensor]]":
         """Run variants, as many side by side as memory allows.
 
-        Args:
-            step: Name of the step, for progress.
-            rows: Positions whose final states are returned, ascending; None for all.
-
-        Yields:
-            Places of some variants, and their final hidden states, (V, rows, D).
+        Yield the places of some variants, and their final hidden states at these ascending positions, (V, rows, D).
         """
         order = sorted(range(len(variants)), key=lambda n: min(variants[n]))
         for first in range(0, len(order), self._at_once):
@@ -185,9 +178,10 @@ class Baseline:
                     after[place].append(states)
         effects, predictions = [], self._predictions(after)
         for n, ((how, _), given) in enumerate(zip(ways, after, strict=True)):
-            compared = [self.uncut_states.compare_hidden(states[None]) for states in given]
+            compared = [self.uncut_states.compare_hidden(states[None])[:2] for states in given]
             cosine, change = (
-                np.mean([measures[part][0].float().cpu().numpy() for measures in compared], axis=0) for part in (0, 1)
+                np.mean([values[0].float().cpu().numpy() for values in of_part], axis=0)
+                for of_part in zip(*compared, strict=True)
             )
             rows = list(self._ablation.positions)
             moved = [self._change_of_target(states[None, rows])[0] for states in given if self._ablation.targets]
@@ -209,17 +203,12 @@ class Baseline:
             )
             logs.append(_log_mean([states.log_softmax(hidden).cpu().numpy() for hidden in rows]))
         for n, (position, old) in enumerate(zip(positions, before.cpu().numpy(), strict=True)):
-            ids = dict.fromkeys(
-                number
-                for log_probabilities in (old, *(logs_after[n] for logs_after in logs))
-                for number in np.argsort(-log_probabilities, kind="stable")[:PREDICTED].tolist()
-            )
-            changes.append(
-                [
-                    PredictionChange(position, kl[n], [self._change(number, old, logs_after[n]) for number in ids])
-                    for kl, logs_after in zip(divergence, logs, strict=True)
-                ]
-            )
+            here = [logs_after[n] for logs_after in logs]
+            best = [np.argsort(-logs, kind="stable")[:PREDICTED].tolist() for logs in (old, *here)]
+            ids = dict.fromkeys(number for numbers in best for number in numbers)
+            both = zip(divergence, here, strict=True)
+            moved = [(kl[n], [self._change(number, old, new) for number in ids]) for kl, new in both]
+            changes.append([PredictionChange(position, *change) for change in moved])
         return changes
 
     def _change(self, number: int, old: Array, new: Array) -> TokenChange:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnscope.findings.arrays import Array
 from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import RunPlan
 from attnscope.studies.ablate.baseline import Baseline
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     import torch
 
     from attnscope.engines.protocol import LoadedModel
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

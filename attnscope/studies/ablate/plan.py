@@ -243,11 +243,9 @@ class AblationRun:
 def plan_variants(
     ablation: AblationRun, other_texts: Sequence[TextPlan], count: int, kept: int
 ) -> tuple[RunPlan, Sequence[RunPlan], int]:
-    """Plan the passes over the text and over other texts, and how many variants run side by side.
+    """Plan the passes over the text and over other texts, and how many of `count` variants run side by side.
 
-    Args:
-        count: Number of variants in all.
-        kept: Bytes that recorders keep.
+    `kept` are the bytes that recorders keep.
     """
     text, source = ablation.text, ablation.source
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))

@@ -63,12 +63,9 @@ class OtherText:
 
 
 class UncutWeights:
-    """Recorders of a run without cuts.
+    """Recorders of a run without cuts, and of mean outputs if wanted.
 
-    Args:
-        cuts: What will be cut.
-        heads: Number of query heads in a layer, and width of a value.
-        means: Whether to average the output of every head over the text.
+    `heads` are the number of query heads in a layer, and the width of a value.
     """
 
     def __init__(self, batch: Batch, cuts: Sequence[Cut], heads: tuple[int, int], *, means: bool) -> None:

@@ -11,11 +11,12 @@ from attnscope.studies.ablate.target_screen import (
     changed_target,
     other_text,
     signed,
+    sized,
     target_columns,
     target_name,
 )
 from attnscope.studies.heads.screen import head_numbers
-from attnscope.studies.screens.header import more_options, notes, report_header, text_header, unknown_words
+from attnscope.studies.screens.header import counted, more_options, notes, report_header, text_header, unknown_words
 from attnscope.studies.screens.predictions import percent
 from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import token_axis
@@ -37,6 +38,7 @@ _HOW = {
 }
 _OUTPUTS = {"head": "the head's output is", "layer": "the outputs of its heads are", "edge": "what the query reads is"}
 _OTHERS = {"head": "its output", "layer": "their outputs", "edge": "what it reads"}
+_HEADINGS = {"target": "change", "kl": "KL", "hidden": "hidden"}
 _MEANS = {"head": "its mean", "layer": "their means"}
 _KL = "how much the predictions change, as KL(before ‖ after) in bits"
 _HIDDEN = "how much the final hidden state changes, relative to its length"
@@ -96,27 +98,23 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Di
 def _header(study: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
     yield from unknown_words([study])
     yield from report_header(study.provenance, study.mask, settings)
-    yield text_header(study, "text", settings)
+    yield text_header(study, settings)
 
 
 def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
     """Present each cut, its weight, and its replacement."""
     lines: list[tuple[str, Spans]] = []
     for cut in ablation.cuts:
-        heads = "1 head" if len(cut.heads) == 1 else f"{len(cut.heads):,} heads"
+        heads = counted(len(cut.heads), "head")
         written: Spans = (*untrusted(cut.written, "bold"), Span("  "))
+        weight = f"; weight {cut.weight:.{settings.precision}f}"
         if cut.queries is None:
-            what = ours(
-                f"{heads}; weight {cut.weight:.{settings.precision}f} on tokens that are not first or special", "dim"
-            )
+            what = f"{heads}{weight} on tokens that are not first or special"
         else:
-            pairs = len(cut.queries) * len(cut.keys or ())
-            counted = "1 edge" if pairs == 1 else f"{pairs:,} edges"
-            what = ours(f"{counted} of {heads}; weight {cut.weight:.{settings.precision}f}", "dim")
-        lines.append(("cut", (*written, *what)))
-    for effect in ablation.effects:
-        edges = all(cut.queries is not None for cut in ablation.cuts)
-        lines.append((_HOW[effect.how][0], note(_replaced(effect.how, "edge" if edges else "head"))))
+            what = f"{counted(len(cut.queries) * len(cut.keys or ()), 'edge')} of {heads}{weight}"
+        lines.append(("cut", (*written, *ours(what, "dim"))))
+    unit = "edge" if all(cut.queries is not None for cut in ablation.cuts) else "head"
+    lines += [(_HOW[effect.how][0], note(_replaced(effect.how, unit))) for effect in ablation.effects]
     return Facts(lines, remark=False)
 
 
@@ -129,7 +127,7 @@ def _replaced(how: str, unit: str) -> str:
 def _predictions(ablation: Ablation, changes: list[PredictionChange], settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the predictions at one position, without the cut and with it in each way."""
     place = changes[0].position
-    sizes = [f"{_size(change.kl, settings.precision)} bits" for change in changes]
+    sizes = [f"{sized(change.kl, settings.precision)} bits" for change in changes]
     if len(sizes) > 1:
         sizes = [f"{_HOW[effect.how][0]} {size}" for size, effect in zip(sizes, ablation.effects, strict=True)]
     at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(ablation.tokens, place))
@@ -156,38 +154,23 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
     if len(rows) == moved.sum() < count:
         named = "the only token" if len(rows) == 1 else f"the {len(rows)} tokens"
         which = f"of {named} of {count:,} that it changes"
-    columns = list[Column]()
+    columns, form = list[Column](), f"z.{settings.precision}f"
     for effect in ablation.effects:
         norms = zip(effect.change[rows].tolist(), ablation.norms[rows].tolist(), strict=True)
         relative = [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms]
-        cosine = Column("cosine", [_number(value, settings.precision) for value in effect.cosine[rows].tolist()])
+        numbers = effect.cosine[rows].tolist()
+        column = Column("cosine", ["–" if np.isnan(value) else formatted(value, form) for value in numbers])
         if several:
-            columns += [Column(_HOW[effect.how][0], relative), cosine]
+            columns += [Column(_HOW[effect.how][0], relative), column]
         else:
-            sizes = [_size(value, settings.precision) for value in effect.change[rows].tolist()]
-            columns += [cosine, Column("difference", sizes), Column("relative", relative, "dim")]
-    text = f"  {which}: cosine of the states without and with the cut, and length of their difference, absolute and "
-    text += "relative"
+            sizes = [sized(value, settings.precision) for value in effect.change[rows].tolist()]
+            columns += [column, Column("difference", sizes), Column("relative", relative, "dim")]
+    cosine = "cosine of the states without and with the cut"
+    text = f"{cosine}, and length of their difference, absolute and relative"
     if several:
-        text = (
-            f"  {which}: length of the change, relative to the state, and cosine of the states without and with the cut"
-        )
-    yield paragraph((Span("final hidden state", "title"), Span(text)))
+        text = f"length of the change, relative to the state, and {cosine}"
+    yield paragraph((Span("final hidden state", "title"), Span(f"  {which}: {text}")))
     yield Table("token", columns, token_axis("token", ablation.tokens, rows), spelled=True)
-
-
-def _number(value: float, digits: int) -> str:
-    """Write a number; a dash for NaN, such as the cosine with a vector of zeros."""
-    return "–" if np.isnan(value) else formatted(value, f"z.{digits}f")
-
-
-def _size(value: float, digits: int) -> str:
-    """Write a size ≥ 0; a small one keeps two digits, so that only zero is written `0`."""
-    if np.isnan(value):
-        return "–"
-    if value == 0:
-        return "0"
-    return formatted(value, f".{digits}f" if value >= 0.5 * 10**-digits else ".1e")
 
 
 def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -203,10 +186,10 @@ def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) 
     if survey.unit == "head":
         yield head_numbers(survey.grid(effects.effect), settings)
     elif survey.unit == "layer" and len(survey.layers) > _LISTED:  # else the list below has all of them
-        write = signed if survey.targets else _size
+        write = signed if survey.targets else sized
         sizes = [write(value, settings.precision) for value in effects.effect.tolist()]
         labels = [ours(f"L{layer}") for layer in survey.layers]
-        yield Table("layer", [Column(_heading(effects), sizes)], labels=labels)
+        yield Table("layer", [Column(_HEADINGS[effects.ranked_by], sizes)], labels=labels)
     if effects.correlation is not None:
         count = f"Spearman, {len(survey.layers):,} {survey.unit}s"
         value, effect = formatted(effects.correlation, "z.2f"), "size of the effect" if survey.targets else "effect"
@@ -228,16 +211,16 @@ def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings
     digits, several = settings.precision, len(survey.effects) > 1
     columns = []
     for effects in survey.effects:
-        heading = _HOW[effects.how][0] if several else _heading(effects)
+        heading = _HOW[effects.how][0] if several else _HEADINGS[effects.ranked_by]
         if survey.targets:
             columns += target_columns(survey, effects, order, heading, digits)
             if effects.kl is not None and not several:
-                columns.append(Column("KL", [_size(effects.kl[n], digits) for n in order]))
+                columns.append(Column("KL", [sized(effects.kl[n], digits) for n in order]))
         else:
-            columns.append(Column(heading, [_size(effects.effect[n], digits) for n in order]))
+            columns.append(Column(heading, [sized(effects.effect[n], digits) for n in order]))
         if effects.kl is not None and not several:
-            columns.append(Column("hidden", [_size(effects.hidden[n], digits) for n in order]))
-    columns.append(Column("weight", [_size(survey.weights[n], digits) for n in order]))
+            columns.append(Column("hidden", [sized(effects.hidden[n], digits) for n in order]))
+    columns.append(Column("weight", [sized(survey.weights[n], digits) for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
     return Table(survey.unit, columns, labels=[_label(survey, n) for n in order])
 
@@ -251,19 +234,14 @@ def _columns(survey: EffectSurvey) -> list[str]:
     return ["; ".join([*kl, f"hidden: {_HIDDEN}"]) + "."]
 
 
-def _heading(effects: Effects) -> str:
-    return {"target": "change", "kl": "KL", "hidden": "hidden"}[effects.ranked_by]
-
-
 def _label(survey: EffectSurvey, n: int) -> Spans:
     head = f"L{survey.layers[n]}" if survey.unit == "layer" else f"L{survey.layers[n]}H{survey.heads[n]}"
     if survey.unit != "edge":
         return ours(head)
     query, key = survey.queries[n], survey.keys[n]
+    sides = zip(survey.word_names(), (survey.tokens, survey.sources), (query, key), strict=True)
     names = [
         Span(words[position], origin="token") if position in words else token_span(tokens, position)
-        for words, tokens, position in zip(
-            survey.word_names(), (survey.tokens, survey.sources), (query, key), strict=True
-        )
+        for words, tokens, position in sides
     ]
     return Span(f"{head}  {query} "), names[0], Span(f" → {key} "), names[1]

@@ -11,7 +11,7 @@ from attnscope.studies.study import Listing
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, note, ours, untrusted
+from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
 
 _LISTED = 20
 _HOW = {
@@ -50,9 +50,8 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
         text = spell_run([survey.tokens[position] for position in survey.answer])
         probability = ""
         if survey.log_probability is not None:
-            bits = formatted(survey.log_probability, f"z.{settings.precision}f")
-            probability = f"  log₂ p = {bits}"
-        count = f" · {len(survey.answer)} token{'s' * (len(survey.answer) > 1)}"
+            probability = f"  log₂ p = {formatted(survey.log_probability, f'z.{settings.precision}f')}"
+        count = f" · {counted(len(survey.answer), 'token')}"
         lines.append(("answer", (*untrusted(text, "bold"), *ours(f"{probability}{count}", "dim"))))
     first, last = survey.rows[0], survey.rows[-1]
     rows = f"{len(survey.rows)} tokens, {first} to {last}" if last > first else f"token {first}"
@@ -65,21 +64,16 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
     order = survey.order()[: listing.top or _LISTED]
     by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
     digits, columns = settings.precision, list[Column]()
-    for n, effects in enumerate(survey.effects):
-        style = "" if n == 0 else "dim"
-        if effects.loss is not None:
-            lost = [formatted(float(effects.loss[place]), f"z.{digits}f") for place in order]
-            columns.append(Column(_heading("bits lost", n), lost, style))  # type: ignore[arg-type]
-        values, name = (effects.hidden, "hidden") if effects.kl is None else (effects.kl, "KL")
-        sizes = [formatted(float(values[place]), f"z.{digits}f") for place in order]
-        columns.append(Column(_heading(name, n), sizes, style))  # type: ignore[arg-type]
+    looks: tuple[tuple[Look, str], ...] = ("", ""), ("dim", " (0)")
+    for (look, end), effects in zip(looks, survey.effects, strict=False):
+        shown = {"hidden": effects.hidden} if effects.kl is None else {"KL": effects.kl}
+        shown = shown if effects.loss is None else {"bits lost": effects.loss, **shown}
+        for name, values in shown.items():
+            cells = [formatted(float(values[place]), f"z.{digits}f") for place in order]
+            columns.append(Column(f"{name}{end}", cells, look))
     columns.append(Column("weight", [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
     return Table("span", columns, labels=[untrusted(survey.span_names[n]) for n in order])
-
-
-def _heading(name: str, number: int) -> str:
-    return name if number == 0 else f"{name} (0)"
 
 
 def _meanings(survey: EffectSurvey) -> list[str]:

@@ -7,8 +7,6 @@ from typing import Any
 from attnscope.base.errors import UsageError, arg
 from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
 
-_OPTIONS = ("cuts", "each", "replacement", "reference", "at", "answer", "generate", "target", "patch_from")
-
 _EXAMPLES = """
 attnscope ablate "She sat by the [MASK] of the river" --cut L2H0
 attnscope ablate "She sat by the [MASK] of the river" --cut "*: [MASK]→river"
@@ -35,27 +33,20 @@ def _answer(request: Request) -> Any:
     from attnscope.studies.ablate.plan import AblationOptions
     from attnscope.studies.ablate.run import ablate, survey_effects
 
-    values = {name: request.values[name] for name in (*_OPTIONS, "draws", "seed")}
-    others = request.values["others"]
-    if isinstance(others, Path):
+    known = AblationOptions.__dataclass_fields__
+    given = {name: value for name, value in request.values.items() if name in known and value is not None}
+    if isinstance(others := given.get("others"), Path):
         assert request.read_lines is not None
-        others = tuple(text.text for text in request.read_lines(others))
-    given = {name: value for name, value in {**values, "others": others}.items() if value is not None}
-    study = ablate if values["each"] is None else survey_effects
+        given["others"] = tuple(text.text for text in request.read_lines(others))
+    study = ablate if "each" not in given else survey_effects
     return study(request.run, AblationOptions(**given), request.progress, request.session)
 
 
 STUDY = Study(
     (
+        FindingsKind("ablate", "ablation:Ablation", "ablate.screen:present_ablation"),
         FindingsKind(
-            "ablate", "attnscope.findings.ablation:Ablation", "attnscope.studies.ablate.screen:present_ablation"
-        ),
-        FindingsKind(
-            "effects",
-            "attnscope.findings.ablation:EffectSurvey",
-            "attnscope.studies.ablate.screen:present_effects",
-            (*DRAWN, *TABLES),
-            "ablate --each",
+            "effects", "ablation:EffectSurvey", "ablate.screen:present_effects", (*DRAWN, *TABLES), "ablate --each"
         ),
     ),
     StudyCommand(

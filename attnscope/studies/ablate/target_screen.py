@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from attnscope.findings.ablation import Ablation, Effects, EffectSurvey, LogitTarget, logit_of
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import Column, Facts, Table, ViewPart, paragraph
@@ -33,11 +35,11 @@ def other_text(study: Ablation | EffectSurvey) -> Iterator[ViewPart]:
 
 def target_name(targets: Sequence[LogitTarget]) -> Spans:
     """Name a logit, or the difference of two."""
-    first, *subtracted = ((Span(target.text, "bold", "token"),) for target in targets)
-    return (
-        Span("logit of "),
-        *first,
-        *(span for span_group in subtracted for span in (Span(" minus that of "), *span_group)),
+    before = "logit of ", " minus that of "
+    return tuple(
+        span
+        for words, target in zip(before, targets, strict=False)
+        for span in (Span(words), Span(target.text, "bold", "token"))
     )
 
 
@@ -66,11 +68,8 @@ def changed_target(ablation: Ablation, names: dict[str, str], settings: DisplayS
         labels.append(ours("the other text"))
         logits, changes = [*logits, there], [*changes, signed(there - before, digits)]
     shown = [formatted(value, f"z.{digits}f") for value in logits]
-    yield Table(
-        "",
-        [Column("logit" if len(ablation.targets) == 1 else "difference", shown), Column("change", changes)],
-        labels=labels,
-    )
+    heading = "logit" if len(ablation.targets) == 1 else "difference"
+    yield Table("", [Column(heading, shown), Column("change", changes)], labels=labels)
 
 
 def _places(ablation: Ablation) -> Spans:
@@ -81,11 +80,18 @@ def _places(ablation: Ablation) -> Spans:
     return ours(f", mean over {len(predictions)} positions")
 
 
-def signed(value: float, digits: int) -> str:
-    """Write a change with its sign; a small one keeps two digits, so that only zero is written `0`."""
+def sized(value: float, digits: int, sign: str = "") -> str:
+    """Write a size, or a change with its sign; a small one keeps two digits, so that only zero is written `0`."""
+    if np.isnan(value):
+        return "–"
     if value == 0:
         return "0"
-    return formatted(value, f"+.{digits}f" if abs(value) >= 0.5 * 10**-digits else "+.1e")
+    return formatted(value, f"{sign}.{digits}f" if abs(value) >= 0.5 * 10**-digits else f"{sign}.1e")
+
+
+def signed(value: float, digits: int) -> str:
+    """Write a change with its sign; see `sized`."""
+    return sized(value, digits, "+")
 
 
 def target_columns(

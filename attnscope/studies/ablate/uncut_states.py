@@ -13,13 +13,7 @@ from attnscope.studies.ablate.plan import LOGITS
 class UncutStates:
     """Final hidden states and predictions of a text without cuts.
 
-    Args:
-        hidden: Final hidden states, before the model's final norm, (T, D).
-        positions: Where it predicts; empty if it does not.
-
-    Attributes:
-        log_probabilities: Log-probability of every vocabulary entry at each position, (P, V), natural, float64; None if
-            nothing is predicted.
+    `hidden` are the states before the final norm, (T, D); `positions` are empty if nothing is predicted.
     """
 
     def __init__(self, engine: Engine, hidden: Tensor, positions: Sequence[int]) -> None:
@@ -28,14 +22,10 @@ class UncutStates:
         self.hidden = to_float64(engine.final_states(hidden))  # (T, D)
 
     def compare_hidden(self, hidden: Tensor, rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Compare final hidden states of variants, (V, rows, D).
+        """Compare final hidden states of variants at ascending rows, (V, rows, D).
 
-        Args:
-            rows: The tokens of `hidden`'s rows, ascending; None for all.
-
-        Returns:
-            Cosine, norm of the change, and that norm over the norm without cuts, (V, rows) each, float64. The cosine
-            with a state of 0 is NaN, and so is a change relative to one.
+        Return the cosine, the norm of the change, and that norm over the norm without cuts, (V, rows) each, float64.
+        The cosine with a state of 0 is NaN, and so is a change relative to one.
         """
         chosen = slice(None) if rows is None else list(rows)
         before, after = self.hidden[chosen], to_float64(self._engine.final_states(hidden))
@@ -63,12 +53,7 @@ class UncutStates:
         return (torch.cat(divergences) / torch.log(torch.tensor(2.0))).clamp_min(0.0).view(hidden.shape[:2])
 
     def log_probability(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
-        """Return the log-probability of the targets together, in bits, (V,).
-
-        Args:
-            hidden: Final states of variants at the positions, (V, P, D).
-            targets: Id of the token that follows each position.
-        """
+        """Return the log-probability in bits, (V,), of what follows the positions, from final states (V, P, D)."""
         rows, log_probabilities = hidden.flatten(0, 1), []
         ids = torch.tensor(targets).repeat(len(hidden))
         step = max(1, LOGITS // self.log_probabilities.shape[1]) if self.log_probabilities is not None else 1
@@ -78,11 +63,7 @@ class UncutStates:
         return torch.cat(log_probabilities).view(hidden.shape[:2]).sum(1) / torch.log(torch.tensor(2.0))
 
     def target_logits(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
-        """Return the logit of every target, (V, targets), float64, averaged over positions.
-
-        Args:
-            hidden: Final states of variants at the positions, (V, P, D).
-        """
+        """Return the mean logit of every target, (V, targets), float64, from final states (V, P, D)."""
         rows, logits = hidden.flatten(0, 1), []
         step = max(1, LOGITS // self._engine.logits(rows[:1]).shape[1])
         for n in range(0, len(rows), step):

@@ -1,4 +1,4 @@
-"""Laws that attention obeys in any model, checked on every recorded stage.
+"""Laws that attention obeys in any model, checked on every recorded stage, and other implementations of the same.
 
 Every invariant is recomputed in float64 from the stages alone, independently of the code that computed them.
 """
@@ -6,7 +6,8 @@ Every invariant is recomputed in float64 from the stages alone, independently of
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from attnscope.findings.check import Check
 from attnscope.findings.run import STAGES
@@ -29,11 +30,16 @@ def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
     ]
 
 
-def allowed_keys(layer: LayerStages) -> Tensor:
+def _positions(layer: LayerStages) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the positions of queries, (Q, 1), and of keys, (1, K), and the heads."""
+    _, n_heads, n_queries, n_keys = layer.stages["scores"].shape
+    q, k, heads = (torch.arange(n, device=layer.stages["scores"].device) for n in (n_queries, n_keys, n_heads))
+    return q[:, None], k[None], heads
+
+
+def _allowed_keys(layer: LayerStages) -> Tensor:
     """Return the keys that the mask allows, (B, H, Q, K), evaluated for the whole matrix at once, unlike in tiles."""
-    scores = layer.stages["scores"]
-    q = torch.arange(scores.shape[2], device=scores.device)[:, None]
-    k = torch.arange(scores.shape[3], device=scores.device)[None]
+    scores, (q, k, _) = layer.stages["scores"], _positions(layer)
     allowed = layer.inputs.spec.mask.allowed(q, k)
     return torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.expand_as(scores)
 
@@ -58,13 +64,12 @@ def _row_sums(layer: LayerStages) -> Tensor:
 
 
 def _leaked(layer: LayerStages) -> Tensor:
-    return _per_head(
-        layer.stages["weights"].double().abs().masked_fill(allowed_keys(layer), 0.0).nan_to_num(nan=torch.inf)
-    )
+    leaked = layer.stages["weights"].double().abs().masked_fill(_allowed_keys(layer), 0.0)
+    return _per_head(leaked.nan_to_num(nan=torch.inf))
 
 
 def _masked(layer: LayerStages) -> Tensor:
-    expected = layer.stages["scaled"].masked_fill(~allowed_keys(layer), -torch.inf)
+    expected = layer.stages["scaled"].masked_fill(~_allowed_keys(layer), -torch.inf)
     return largest_difference(layer.stages["masked"], expected)
 
 
@@ -74,9 +79,7 @@ def _scaled(layer: LayerStages) -> Tensor:
     if spec.softcap is not None:
         expected = spec.softcap * torch.tanh(expected / spec.softcap)
     if spec.bias is not None:
-        q = torch.arange(scores.shape[2], device=scores.device)[:, None]
-        k = torch.arange(scores.shape[3], device=scores.device)[None]
-        expected = expected + spec.bias(q, k, torch.arange(scores.shape[1], device=scores.device))
+        expected = expected + spec.bias(*_positions(layer))
     return largest_difference(layer.stages["scaled"], expected)
 
 
@@ -87,11 +90,49 @@ def _softmax(layer: LayerStages) -> Tensor:
         expected = torch.cat((masked, sink), -1).softmax(-1)[..., :-1]
     else:
         expected = masked.softmax(-1)
-    return largest_difference(
-        layer.stages["weights"], expected.masked_fill(layer.fully_masked[..., None], 0.0), absolute=True
-    )
+    expected = expected.masked_fill(layer.fully_masked[..., None], 0.0)
+    return largest_difference(layer.stages["weights"], expected, absolute=True)
 
 
 def _output(layer: LayerStages) -> Tensor:
     v = layer.inputs.v.double().repeat_interleave(layer.inputs.q.shape[1] // layer.inputs.v.shape[1], dim=1)
     return largest_difference(layer.stages["output"], layer.stages["weights"].double() @ v)
+
+
+def sdpa_difference(layer: LayerStages) -> Tensor:
+    """Return the difference of a layer's output from torch's `scaled_dot_product_attention` in float32, (H,).
+
+    The kernel has no soft-caps. A sink is an additional key, whose score is the sink's logit and whose value is 0.
+    """
+    spec, groups = layer.inputs.spec, layer.inputs.q.shape[1] // layer.inputs.k.shape[1]
+    q = layer.inputs.q.float()
+    k, v = (x.float().repeat_interleave(groups, dim=1) for x in (layer.inputs.k, layer.inputs.v))
+    added = torch.zeros_like(layer.stages["scores"])
+    if spec.bias is not None:
+        added = added + spec.bias(*_positions(layer))
+    added = added.masked_fill(~_allowed_keys(layer), -torch.inf)
+    if spec.sinks is not None:
+        added = torch.cat((added, spec.sinks.float()[None, :, None, None].expand(*added.shape[:3], 1)), -1)
+        k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
+    reference = F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=spec.scale)
+    return largest_difference(layer.stages["output"], reference.masked_fill(layer.fully_masked[..., None], 0.0))
+
+
+def projection_difference(layer: LayerStages, projection: nn.Module, went_on: Tensor) -> Tensor:
+    """Return the difference of the projection's output when the model ran, (B, Q, D), from that of weights·v, (H,).
+
+    It is equal for all heads.
+    """
+    output = layer.stages["output"]  # (B, H, Q, Ev)
+    joined = output.transpose(1, 2).flatten(2).to(layer.inputs.v.dtype)  # (B, Q, H·Ev)
+    expected = projection(joined.to(went_on.device))
+    gap = largest_difference(went_on.reshape(expected.shape)[:, None], expected[:, None])
+    return gap.expand(output.shape[1])
+
+
+def row_difference(layer: LayerStages, reference: LayerStages, stage: str) -> Tensor:
+    """Return the difference of a stage of the first text's first rows from the same text's alone, (H,)."""
+    n_queries, n_keys = reference.stages["scores"].shape[2:]
+    keys = slice(None) if stage == "output" else slice(n_keys)
+    mine = layer.stages[stage][:1, :, :n_queries, keys]
+    return largest_difference(mine, reference.stages[stage], absolute=stage == "weights")

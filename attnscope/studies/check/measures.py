@@ -26,21 +26,17 @@ def largest_difference(computed: Tensor, reference: Tensor, *, absolute: bool = 
     return gap.transpose(0, 1).flatten(1).amax(1) / size  # (H,)
 
 
-def make_check(
-    name: str,
-    deviations: Sequence[Tensor],
-    limits: float | Sequence[float],
-    note: str | None = None,
-    layers: int | None = None,
-) -> Check:
-    """Judge deviations; report the one nearest to its limit, or furthest beyond it.
+Limit = float | Sequence[float]  # one for all tensors, or one for each
 
-    Args:
-        deviations: Deviations of every head, (H,): one tensor a layer; several passes follow each other.
-        limits: Largest allowed deviation: one number for all, or one for each tensor.
-        layers: Number of layers in a pass; None if each layer has one tensor.
+
+def make_check(
+    name: str, deviations: Sequence[Tensor], limits: Limit, note: str | None = None, layers: int | None = None
+) -> Check:
+    """Judge the deviations of heads, (H,) for each layer; report the one nearest to its limit, or furthest beyond it.
+
+    Several passes over `layers` may follow each other.
     """
-    limit_of = [limits] * len(deviations) if isinstance(limits, float) else limits
+    limit_of = _each(limits, deviations)
     worst = [float(deviation.max()) for deviation in deviations]
     at = max(range(len(worst)), key=lambda i: worst[i] / max(limit_of[i], 1e-300))
     value, limit = worst[at], limit_of[at]
@@ -54,14 +50,14 @@ def skipped_check(name: str, why: str) -> Check:
     return Check(name, "skipped", note=why)
 
 
-def differences(
-    reference: str, stage: str, deviations: Sequence[Tensor], limits: float | Sequence[float]
-) -> Differences:
+def _each(limits: Limit, deviations: Sequence[Tensor]) -> list[float]:
+    return [limits] * len(deviations) if isinstance(limits, float) else [*limits]
+
+
+def differences(reference: str, stage: str, deviations: Sequence[Tensor], limits: Limit) -> Differences:
     """Return what `make_check` judges, by layer and head."""
     by_head = [[float(x) if x < float("inf") else None for x in deviation] for deviation in deviations]
-    return Differences(
-        reference, stage, [limits] * len(deviations) if isinstance(limits, float) else [*limits], by_head
-    )
+    return Differences(reference, stage, _each(limits, deviations), by_head)
 
 
 def worst_check(texts: Sequence[Sequence[Check]]) -> list[Check]:

@@ -1,6 +1,6 @@
 """Record every stage of every layer and head without reduction."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -9,8 +9,7 @@ from torch import Tensor
 
 from attnscope.engines.protocol import Engine
 from attnscope.findings.run import STAGES
-from attnscope.findings.tokens import Token
-from attnscope.model.batch import Batch, make_batch
+from attnscope.model.batch import Batch
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import MatrixMask
 from attnscope.model.precision import has_float64, to_float64
@@ -31,11 +30,9 @@ class LayerStages:
 
 
 class StageRecorder(Recorder):
-    """Keep all stages of a layer, independently of the other recorders.
+    """Keep all stages of a layer, independently of the other recorders; and the output projection, if wanted.
 
-    Args:
-        include_masked: Whether to keep scores of keys that are not allowed; otherwise a tile is as narrow as its mask.
-        projects: Whether to keep the output projection.
+    Without `include_masked`, a tile is as narrow as its mask.
     """
 
     def __init__(
@@ -78,46 +75,20 @@ class StageRecorder(Recorder):
         return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), kept)
 
 
-@dataclass(frozen=True)
-class ModelShape:
-    """Sizes, device and context of a model."""
-
-    n_layers: int
-    n_heads: int
-    device: torch.device
-    context: list[Token] | None  # tokens that keys and values come from under cross-attention
-
-
-Beside = Callable[[Batch], Mapping[int, Sequence[Recorder]]]
-
-
 def record_stages(
     engine: Engine,
-    texts: Sequence[list[Token]],
-    model_shape: ModelShape,
+    batch: Batch,
     *,
     include_masked: bool = True,
-    beside: Beside | None = None,
+    beside: Mapping[int, Sequence[Recorder]] | None = None,
 ) -> list[LayerStages]:
-    """Return every layer's attention over these texts, padded on the right to one length.
-
-    Args:
-        include_masked: See StageRecorder.
-        beside: Makes other recorders for the same pass; None for none.
-    """
-    contexts = None if model_shape.context is None else [model_shape.context] * len(texts)
-    batch = make_batch(texts, contexts, model_shape.device)
-    sizes = model_shape.n_heads, batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
-    recorders = [
-        StageRecorder(*sizes, include_masked=include_masked, projects=beside is not None)
-        for _ in range(model_shape.n_layers)
-    ]
-    other_recorders = {} if beside is None else beside(batch)
-    engine.forward(
-        batch, {layer: [recorder, *other_recorders.get(layer, ())] for layer, recorder in enumerate(recorders)}
-    )
-    layers = [recorder.seen for recorder in recorders if recorder.seen is not None]
-    return layers if has_float64(model_shape.device) else [_on_cpu(layer) for layer in layers]
+    """Return every layer's attention over a batch; see StageRecorder. Other recorders may see the same pass."""
+    (n_layers, n_heads), projects = engine.sizes, beside is not None
+    sizes = n_heads, batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
+    own = [StageRecorder(*sizes, include_masked=include_masked, projects=projects) for _ in range(n_layers)]
+    engine.forward(batch, {layer: [recorder, *(beside or {}).get(layer, ())] for layer, recorder in enumerate(own)})
+    layers = [recorder.seen for recorder in own if recorder.seen is not None]
+    return layers if has_float64(batch.tokens.real.device) else [_on_cpu(layer) for layer in layers]
 
 
 def _on_cpu(layer: LayerStages) -> LayerStages:

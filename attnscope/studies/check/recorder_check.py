@@ -8,12 +8,12 @@ the recorders.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.findings.arrays import Array
 from attnscope.findings.check import Check
 from attnscope.findings.record_parts import reported_parts
 from attnscope.findings.row_statistics import ROW_STATISTICS, WholeRows
@@ -26,10 +26,9 @@ from attnscope.model.trace import HeadSelection, Trace, make_trace
 from attnscope.request.record_spec import RecordSpec
 from attnscope.run.analysis.head_reports import TextExtent, TextSlice, head_report
 from attnscope.studies.check.measures import make_check
-from attnscope.studies.check.observe import LayerStages, ModelShape
+from attnscope.studies.check.observe import LayerStages
 
 _TOP = 3
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -55,18 +54,18 @@ def selections(n_heads: int, n_queries: int) -> list[Selection]:
 
 
 class RecorderCheck:
-    """Check what the recorders of several runs keep of one text."""
+    """Check what the recorders of several runs keep of one text; `sizes` are the numbers of layers and heads."""
 
-    def __init__(self, model_shape: ModelShape, tokens: list[Token]) -> None:
-        self._look, self._tokens = model_shape, tokens
-        self._sources = tokens if model_shape.context is None else model_shape.context
-        self._selections = selections(model_shape.n_heads, len(tokens))
+    def __init__(self, sizes: tuple[int, int], tokens: list[Token], context: list[Token] | None) -> None:
+        (self._n_layers, self._n_heads), self._tokens, self._context = sizes, tokens, context
+        self._sources = tokens if context is None else context
+        self._selections = selections(self._n_heads, len(tokens))
         self._traces: list[Trace] = []
 
     def recorders(self, batch: Batch) -> Mapping[int, Sequence[Recorder]]:
         """Make the recorders of every layer, as `attnscope run` would."""
         self._traces = [self._trace(selection, batch) for selection in self._selections]
-        return {layer: [r for t in self._traces for r in t.recorders[layer]] for layer in range(self._look.n_layers)}
+        return {layer: [r for t in self._traces for r in t.recorders[layer]] for layer in range(self._n_layers)}
 
     def _trace(self, selection: Selection, batch: Batch) -> Trace:
         shown = torch.zeros_like(batch.tokens.real)
@@ -83,20 +82,15 @@ class RecorderCheck:
         )
         eligible = batch.sources.real if selection.special else batch.sources.content()
         record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real)
-        layers = range(self._look.n_layers)
-        return make_trace(
-            [HeadSelection((layer,), (head,)) for layer in layers for head in selection.heads],
-            record_spec,
-            record_tokens,
-        )
+        units = [HeadSelection((n,), (head,)) for n in range(self._n_layers) for head in selection.heads]
+        return make_trace(units, record_spec, record_tokens)
 
     def checks(self, layers: Sequence[LayerStages], limit: float) -> list[Check]:
         """Compare the recorded numbers with the stages of the same pass.
 
-        Args:
-            limit: Largest allowed deviation, as a share of the largest value of its kind if that is above 1.
+        The limit is a share of the largest value of a kind if that is above 1.
         """
-        gaps = [torch.zeros(3, self._look.n_heads, dtype=torch.float64) for _ in layers]
+        gaps = [torch.zeros(3, self._n_heads, dtype=torch.float64) for _ in layers]
         for selection, trace in zip(self._selections, self._traces, strict=True):
             words = np.array([not token.special for token in self._tokens])
             counted = words if words.any() else ~words
@@ -105,9 +99,8 @@ class RecorderCheck:
             for unit, recorded in trace.recorded:
                 layer, head = unit.layers[0], unit.heads[0]
                 report = head_report(unit, recorded, trace, place, left_out=[])
-                recomputed = RecomputedHead(
-                    layers[layer], head, self._sources, self_attention=self._look.context is None
-                )
+                alone = self._context is None
+                recomputed = RecomputedHead(layers[layer], head, self._sources, self_attention=alone)
                 errors = [
                     recomputed.contributors(report, selection),
                     recomputed.statistics(report, selection),
@@ -116,25 +109,18 @@ class RecorderCheck:
                 gaps[layer][:, head] = gaps[layer][:, head].maximum(torch.tensor(errors, dtype=torch.float64))
         names = ("contributors are the strongest sources", "row statistics follow from weights",
                  "maps, sums and means follow from weights")  # fmt: skip
-        return [
-            make_check(name, [layer_gaps[number] for layer_gaps in gaps], limit) for number, name in enumerate(names)
-        ]
+        return [make_check(name, [of_layer[n] for of_layer in gaps], limit) for n, name in enumerate(names)]
 
 
 class RecomputedHead:
-    """One head's stages in float64, and the findings recomputed from them.
-
-    Args:
-        sources: The tokens of the keys.
-    """
+    """One head's stages in float64, and the findings recomputed from them."""
 
     def __init__(self, seen: LayerStages, head: int, sources: Sequence[Token], *, self_attention: bool) -> None:
         self._dead = _numpy(seen.fully_masked[0, head]).astype(bool)  # (Q,)
         self._masked = _numpy(seen.stages["masked"][0, head])  # (Q, K)
         self._weights = np.where(self._dead[:, None], 0.0, _numpy(seen.stages["weights"][0, head]))
-        self._sink = (
-            None if seen.inputs.spec.sinks is None else np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
-        )
+        sink = np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
+        self._sink = None if seen.inputs.spec.sinks is None else sink
         self._sources, self._special = sources, np.array([token.special for token in sources])
         self._self_attention = self_attention
         value = _numpy(seen.inputs.v[0, head // (seen.inputs.q.shape[1] // seen.inputs.v.shape[1])])  # (K, Ev)
@@ -187,14 +173,8 @@ class RecomputedHead:
     def _statistics(self) -> dict[str, Array]:
         """Return every statistic, (Q,) each; NaN for a row that sees nothing, or if it has no meaning."""
         n_queries, n_keys = self._weights.shape
-        rows = WholeRows(
-            self._weights,
-            self._masked,
-            np.arange(n_queries)[:, None],
-            np.arange(n_keys)[None],
-            self._sources,
-            self_attention=self._self_attention,
-        )
+        places = np.arange(n_queries)[:, None], np.arange(n_keys)[None]
+        rows = WholeRows(self._weights, self._masked, *places, self._sources, self_attention=self._self_attention)
         nothing = np.full(n_queries, np.nan)
         by_name = {
             statistic.name: statistic.recount(rows) if self._self_attention or not statistic.aligned else nothing

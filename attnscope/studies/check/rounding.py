@@ -36,10 +36,8 @@ def limits(
 ) -> Limits:
     """Return the tolerance of each stage for every layer, in the measure of `largest_difference`.
 
-    Args:
-        alone: The stages of a text.
-        again: Runs the model over the same text again.
-        dtype: Type that the model runs in: a correct number is up to half a step of it away from its rounding.
+    `again` runs the model over the same text again; a correct number is up to half a step of `dtype` away from its
+    rounding.
     """
     bounds = [dict.fromkeys(STAGES, FLOOR) for _ in alone]
     factor = _FACTOR_FLOAT32 if dtype == torch.float32 else _FACTOR
@@ -63,9 +61,8 @@ def limits(
 def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Tensor | None]) -> Iterator[None]:
     """Change every output of innermost modules by up to its rounding, uniformly.
 
-    Args:
-        sums: Rounding of the sums behind each output, in the order of calls: the first run fills it, later runs use it.
-            None for an output that is no sum, or whose sums are exact.
+    `sums` is the rounding of the sums behind each output, in the order of calls: the first run fills it, later runs use
+    it. It is None for an output that is no sum, or whose sums are exact.
     """
     generator, unit, calls = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2, iter(list(sums))
     first = not sums
@@ -91,9 +88,7 @@ def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Te
 def sum_rounding(module: nn.Module, x: Any) -> Tensor | None:
     """Return how far rounding moves the sums of a linear layer in float32, (…, N): √K·‖x∘w‖ half steps.
 
-    Args:
-        module: A module; without a matrix, or with one that only looks rows up, it sums nothing.
-        x: Its input, (…, K).
+    A module without a matrix, or with one that only looks rows up, sums nothing.
     """
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not isinstance(x, Tensor):

@@ -18,7 +18,7 @@ from attnscope.findings.check import Check, CheckedText, CheckReport, Difference
 from attnscope.findings.provenance import MaskUse
 from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
-from attnscope.model.batch import make_batch, pad_texts
+from attnscope.model.batch import Batch, make_batch, pad_texts
 from attnscope.model.module_hooks import in_this_thread
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.masks.terms import Causal, Own
@@ -28,7 +28,7 @@ from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
 from attnscope.run.session import ProgressCallback, Session, provenance
 from attnscope.run.text_plan import TextPlan
-from attnscope.studies.check.laws import laws
+from attnscope.studies.check.laws import laws, projection_difference, row_difference, sdpa_difference
 from attnscope.studies.check.measures import (
     differences,
     largest_difference,
@@ -37,9 +37,8 @@ from attnscope.studies.check.measures import (
     worst_check,
     worst_differences,
 )
-from attnscope.studies.check.observe import LayerStages, ModelShape, record_stages
+from attnscope.studies.check.observe import LayerStages, record_stages
 from attnscope.studies.check.recorder_check import RecorderCheck
-from attnscope.studies.check.references import projection_difference, row_difference, sdpa_difference
 from attnscope.studies.check.rounding import FLOOR, Limits, limits
 from attnscope.studies.check.texts import drawn_text, fitting_texts
 
@@ -58,7 +57,7 @@ class _CheckedModel:
     model: LoadedModel
     reference: "Callable[[], TransformersModel]"  # loads the model with transformers, once
     text_plan: TextPlan
-    model_shape: ModelShape
+    device: torch.device
     dtype: str
     exact: float  # limit of the laws
     user_limit: float | None  # limit of all other checks; None for the default
@@ -66,7 +65,7 @@ class _CheckedModel:
     def engine(self, texts: int = 1, tile_elements: int | None = None) -> Engine:
         """Return the model under its own mask, for this many texts at once."""
         given = self.text_plan.encoder_tokens
-        read = None if given is None else pad_texts([given] * texts, self.model_shape.device)
+        read = None if given is None else pad_texts([given] * texts, self.device)
         settings = EngineSettings(_OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
         return self.model.under(settings)
 
@@ -88,7 +87,13 @@ class _CheckedModel:
 
     def stages_of(self, *texts: list[Token]) -> list[LayerStages]:
         """Return every layer's attention over these texts."""
-        return record_stages(self.engine(len(texts)), texts, self.model_shape)
+        return record_stages(self.engine(len(texts)), self.batch(*texts))
+
+    def batch(self, *texts: list[Token]) -> Batch:
+        """Return texts side by side, by default the checked one."""
+        texts = texts or (self.text_plan.tokens,)
+        context = self.text_plan.context
+        return make_batch(texts, None if context is None else [context] * len(texts), self.device)
 
 
 def check(
@@ -101,12 +106,8 @@ def check(
 ) -> CheckReport:
     """Check attnscope's findings for a checkpoint and some texts by the laws of attention, and by references.
 
-    Args:
-        tolerance: Largest allowed difference in every check that is not exact; None for what rounding explains.
-        progress: See pipeline.inspect.
-        session: Models that are open already.
-        built_in: Whether the texts are built in: those that the vocabulary does not fit are left out, others are
-            truncated, and one is drawn from the vocabulary.
+    Of built-in texts, those that the vocabulary does not fit are left out, others are truncated, and one is drawn from
+    the vocabulary.
     """
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
@@ -119,12 +120,17 @@ def check(
     named = [(text.text, text_plan) for text, text_plan in zip(run.texts, plan.text_plans, strict=True)]
     if built_in and (drawn := drawn_text(source, plan.text_plans)) is not None:
         named.append(drawn)
-    reference = cache(lambda: _load_reference(source, model, run.dtype, device))
+
+    @cache
+    def reference() -> "TransformersModel":
+        from attnscope.engines.transformers.reference import load_reference
+
+        return load_reference(source.folder or model, getattr(torch, run.dtype), device, source.part)
+
     texts, results, differing, mask = list[CheckedText](), list[list[Check]](), list[list[Differences]](), ""
     for number, (text, text_plan) in enumerate(named):
-        model_shape = ModelShape(source.config.n_layers, source.config.n_heads, device, text_plan.context)
         exact = EXACT if tolerance is None else tolerance
-        job = _CheckedModel(source, model, reference, text_plan, model_shape, run.dtype, exact, tolerance)
+        job = _CheckedModel(source, model, reference, text_plan, device, run.dtype, exact, tolerance)
 
         def on_step(done: int, total: int, number: int = number) -> None:
             session.on_progress("checking", number * total + done, len(named) * total)
@@ -135,13 +141,11 @@ def check(
         differing.append(gaps)
     model_provenance = provenance(source, run, device)
     if any(difference.reference == _EAGER for gaps in differing for difference in gaps):
-        model_provenance = replace(
-            model_provenance, versions={**model_provenance.versions, "transformers": version("transformers")}
-        )
+        versions = {**model_provenance.versions, "transformers": version("transformers")}
+        model_provenance = replace(model_provenance, versions=versions)
     passed = all(result.verdict != "fail" for checks in results for result in checks)
-    return CheckReport(
-        model_provenance, MaskUse(mask, mask), texts, worst_check(results), worst_differences(differing), passed
-    )
+    worst = worst_check(results), worst_differences(differing)
+    return CheckReport(model_provenance, MaskUse(mask, mask), texts, *worst, passed)
 
 
 @torch.inference_mode()
@@ -151,7 +155,7 @@ def _checks(
     steps = 5
     on_step(0, steps)
     engine = job.engine()
-    findings = RecorderCheck(job.model_shape, job.text_plan.tokens)
+    findings = RecorderCheck(engine.sizes, job.text_plan.tokens, job.text_plan.context)
     try:
         alone, on = _alone(job, engine, findings)
     except NotFinite as e:
@@ -175,9 +179,11 @@ def _checks(
 def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple[list[LayerStages], Check]:
     """Run the text by itself, and check that each layer's passed-on output follows from its recorded stages."""
     name = "the output of attention is W·(weights·v)"
-    projections = _projections(job, engine)
+    batch = job.batch()
+    beside = findings.recorders(batch)
+    projections = _projections(engine, batch)
     if projections is None:
-        alone = record_stages(engine, [job.text_plan.tokens], job.model_shape, beside=findings.recorders)
+        alone = record_stages(engine, batch, beside=beside)
         return alone, skipped_check(name, "the output projection was not found")
     went_on: dict[nn.Module, list[Tensor]] = {}
 
@@ -187,7 +193,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     with ExitStack() as stack:
         for module in dict.fromkeys(projections):
             stack.callback(module.register_forward_hook(in_this_thread(listen)).remove)
-        alone = record_stages(engine, [job.text_plan.tokens], job.model_shape, beside=findings.recorders)
+        alone = record_stages(engine, batch, beside=beside)
     calls = [len(went_on.get(module, ())) for module in projections]
     if calls != [projections.count(module) for module in projections]:
         return alone, skipped_check(name, "the output projection is not called exactly once per layer")
@@ -200,10 +206,9 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     return alone, make_check(name, gaps, max(EXACT, once) if job.user_limit is None else job.user_limit)
 
 
-def _projections(job: _CheckedModel, engine: Engine) -> list[nn.Module] | None:
+def _projections(engine: Engine, batch: Batch) -> list[nn.Module] | None:
     """Return the output projection of every layer; None if any is missing."""
-    context = None if job.text_plan.context is None else [job.text_plan.context]
-    projections = engine.output_projections(make_batch([job.text_plan.tokens], context, job.model_shape.device))
+    projections = engine.output_projections(batch)
     known = [projection for projection in projections if projection is not None]
     return known if len(known) == len(projections) else None
 
@@ -220,13 +225,9 @@ def _compare(
 def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Callable[[], Limits]) -> Check:
     """Compare tiles of three rows, with only the keys that they may see, with one tile of everything."""
     engine = job.engine(tile_elements=3 * alone[0].stages["scores"].shape[3])
-    tiled = record_stages(engine, [job.text_plan.tokens], job.model_shape, include_masked=False)
-    stages = "masked", "weights", "output"
-    return job.judge(
-        len(alone),
-        lambda limits: [_compare("computing in tiles changes nothing", tiled, alone, stages, limits)],
-        bounds,
-    )[0]
+    tiled = record_stages(engine, job.batch(), include_masked=False)
+    name, stages = "computing in tiles changes nothing", ("masked", "weights", "output")
+    return job.judge(len(alone), lambda limits: [_compare(name, tiled, alone, stages, limits)], bounds)[0]
 
 
 def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
@@ -296,13 +297,6 @@ def _transformers(
 def _eager(job: _CheckedModel) -> list[dict[str, Tensor]]:
     from attnscope.engines.transformers.reference import ReferenceInputs, eager_stages
 
-    text_plan, device = job.text_plan, job.model_shape.device
-    batch = make_batch([text_plan.tokens], None if text_plan.context is None else [text_plan.context], device)
-    given = None if text_plan.encoder_tokens is None else pad_texts([text_plan.encoder_tokens], device)
-    return eager_stages(ReferenceInputs(job.reference(), batch, given))
-
-
-def _load_reference(source: ModelSource, model: LoadedModel, dtype: str, device: torch.device) -> "TransformersModel":
-    from attnscope.engines.transformers.reference import load_reference
-
-    return load_reference(source.folder or model, getattr(torch, dtype), device, source.part)
+    encoder_tokens = job.text_plan.encoder_tokens
+    given = None if encoder_tokens is None else pad_texts([encoder_tokens], job.device)
+    return eager_stages(ReferenceInputs(job.reference(), job.batch(), given))

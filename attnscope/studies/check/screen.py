@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
-from attnscope.studies.screens.header import report_header, text_headers, unknown_words
+from attnscope.studies.screens.header import named_tokens, report_header, text_headers, unknown_words
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
+from attnscope.views.spans import Span, Spans, note, ours, untrusted
 
 _NAMED = 20  # number of fully masked queries that are named
 _HEADINGS = ("value", "limit", "worst", "text", "verdict")
@@ -38,13 +38,11 @@ def present_check(report: CheckReport, settings: DisplaySettings, display: Displ
 
 def _fully_masked(text: CheckedText) -> Spans:
     """Name the queries that see nothing."""
-    named = [
-        span
-        for n, query in enumerate(text.fully_masked[:_NAMED])
-        for span in (Span(f"{', ' * bool(n)}{query} "), token_span(text.tokens, query))
-    ]
     more = len(text.fully_masked) - _NAMED
-    return (*named, Span(f" and {more} more" * (more > 0) + ": fully masked in some layer"))
+    return (
+        *named_tokens(text.tokens, text.fully_masked[:_NAMED]),
+        Span(f" and {more} more" * (more > 0) + ": fully masked in some layer"),
+    )
 
 
 def _table(report: CheckReport) -> Table:

@@ -16,14 +16,7 @@ def _answer(request: Request) -> Any:
 
 
 STUDY = Study(
-    (
-        FindingsKind(
-            "check",
-            "attnscope.findings.check:CheckReport",
-            "attnscope.studies.check.screen:present_check",
-            (".json", ".txt"),
-        ),
-    ),
+    (FindingsKind("check", "check:CheckReport", "check.screen:present_check", (".json", ".txt")),),
     StudyCommand(
         """Check that the numbers shown for a model are right.
 

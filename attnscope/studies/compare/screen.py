@@ -31,8 +31,8 @@ from attnscope.studies.screens.header import (
     own_mask_name,
     random_weights_of,
     report_header,
-    report_text_header,
     short_path,
+    text_header,
     unknown_words,
 )
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
@@ -257,8 +257,9 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         for side, text in zip(shown, several, strict=True):
             if comparison.axis == "hide":
                 text = struct_replace(text, hidden=[])
-            name = side.label if re.fullmatch(r"text \d+", side.label) else None
-            yield report_text_header(text, len(side.report.texts), settings, name, around=differs)
+            name = "text" if len(side.report.texts) == 1 else f"text {text.index}"
+            name = side.label if re.fullmatch(r"text \d+", side.label) else name
+            yield text_header(text, settings, name, around=differs)
 
 
 def _other_notes(comparison: Comparison) -> list[str]:

@@ -5,10 +5,7 @@ from attnscope.studies.study import FindingsKind, Study
 STUDY = Study(
     (
         FindingsKind(
-            "compare",
-            "attnscope.findings.compare:Comparison",
-            "attnscope.studies.compare.screen:present_comparison",
-            page="attnscope.studies.compare.page:present_page",
+            "compare", "compare:Comparison", "compare.screen:present_comparison", page="compare.page:present_page"
         ),
     )
 )

@@ -15,14 +15,7 @@ def _answer(request: Request) -> Any:
 
 
 STUDY = Study(
-    (
-        FindingsKind(
-            "doctor",
-            "attnscope.findings.doctor:DoctorReport",
-            "attnscope.studies.doctor.screen:present_doctor",
-            (".json", ".txt", ".xml"),
-        ),
-    ),
+    (FindingsKind("doctor", "doctor:DoctorReport", "doctor.screen:present_doctor", (".json", ".txt", ".xml")),),
     StudyCommand(
         """Examine whether the attention of a model is right.
 

@@ -75,12 +75,10 @@ def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers
 def scaled(
     scores: Numbers, scale: float, softcap: float | None, bias: Numbers | None
 ) -> tuple[Numbers, Numbers | None, Numbers]:
-    """Compute the inputs of softmax for a row of scores, step by step.
+    """Compute the inputs of softmax for a row of scores, (K,), step by step.
 
-    `softcap` is c of c · tanh(score / c), in Gemma 2 as in Bello et al. (2016).
-
-    Returns:
-        Scores × scale; the same soft-capped, None without a cap; and these plus the bias: (K,) each.
+    Return scores × scale; the same soft-capped by c · tanh(score / c), in Gemma 2 as in Bello et al. (2016), None
+    without a cap; and these plus the bias.
     """
     times_scale = scores * scale
     capped = None if softcap is None else softcap * np.tanh(times_scale / softcap)
@@ -89,12 +87,9 @@ def scaled(
 
 
 def exponentials(masked: Numbers, sink: float | None = None) -> tuple[Numbers, float, float]:
-    """Compute the exponentials of a softmax, with the maximum subtracted so that none overflows.
+    """Compute exp(masked − maximum) of a row that is not fully masked, (K,), the maximum, and the sum.
 
-    The row, (K,), is not fully masked; the sink is an extra logit that only the sum contains.
-
-    Returns:
-        exp(masked − maximum), (K,); the maximum; the sum.
+    The maximum is subtracted so that none overflows. The sink is an extra logit that only the sum contains.
     """
     maximum = float(masked.max() if sink is None else max(masked.max(), sink))
     powers: Numbers = np.exp(masked - maximum)

@@ -107,15 +107,15 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
     if run.query is None:
         hint = f"use {arg('query', placeholder='WORD')} or {arg('query', placeholder='POSITION')}; the text has {named}"
         raise UsageError("explain needs one token", where=arg("query"), hint=hint)
-    if len(text_plan.queries) > 1 and run.query.names_span(text_plan.spans):
+    if len(text_plan.queries) == 1:
+        return text_plan.queries[0]
+    if run.query.names_span(text_plan.spans):
         first, last = text_plan.queries[0], text_plan.queries[-1]
         text_plan.notes.append(
             f"'{run.query}' is {len(text_plan.queries)} tokens, and each has a softmax of its own: the last of them, "
             f"{last} '{spell_piece(text_plan.tokens, last)}', is explained; --query {first} explains another"
         )
         return last
-    if len(text_plan.queries) > 1:
-        message = f"'{run.query}' selects {len(text_plan.queries)} tokens: {named}"
-        hint = f"select one by its position, such as {arg('query', text_plan.queries[-1])}"
-        raise UsageError(message, where=arg("query"), hint=hint)
-    return text_plan.queries[0]
+    message = f"'{run.query}' selects {len(text_plan.queries)} tokens: {named}"
+    hint = f"select one by its position, such as {arg('query', text_plan.queries[-1])}"
+    raise UsageError(message, where=arg("query"), hint=hint)

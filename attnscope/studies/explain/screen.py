@@ -39,7 +39,7 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
     axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
     yield from unknown_words([e])
     yield from report_header(e.provenance, e.mask, settings, labelled=True)
-    yield text_header(e, "text", settings)
+    yield text_header(e, settings)
     yield Facts([("query", (Span(f"{e.query} "), token_span(e.tokens, e.query)))])
     yield GAP
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
@@ -81,11 +81,9 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
 
 
 def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    given = not e.inputs
     weights = "W_q, W_k and b" if e.query_steps[0].bias else "W_q and W_k"
-    caption = f"the query q of this token and the key k of every token; {weights} are weights of the layer"
-    if given:
-        caption = "the query q of this token and the key k of every token, as they were given"
+    source = f"; {weights} are weights of the layer" if e.inputs else ", as they were given"
+    caption = f"the query q of this token and the key k of every token{source}"
     yield from _title(2, "query and keys", ours(caption, "dim"))
     for vector in e.query_steps:
         yield _vector(vector, settings)
@@ -114,7 +112,8 @@ def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 
 def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    steps = [f"× {e.scale:.4g}", *([f"soft-capped at {e.softcap:g}"] if e.softcap is not None else [])]
+    steps = [f"× {e.scale:.4g}"]
+    steps += [f"soft-capped at {e.softcap:g}"] if e.softcap is not None else []
     steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"] if e.bias is not None else []
     used = msgspec.structs.replace(e.mask, used=e.layer_mask or e.mask.used)
     mask = (*ours("mask: ", "dim"), *untrusted(describe_used(used), "dim"))

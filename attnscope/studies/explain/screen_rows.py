@@ -9,7 +9,7 @@ from attnscope.views.axes import Axis
 from attnscope.views.numbers import NOT_ALLOWED, ZERO, column_texts, digits_for, number_text, written
 from attnscope.views.parts import Column, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, ours, token_span
+from attnscope.views.spans import Look, Span, Spans, ours, token_span
 
 PARTS = 8  # parts of a dot product that are shown before the rest is summed
 
@@ -67,9 +67,9 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
         products, sums = [*products, left], [*sums, cell.total]
     labels.append(ours("sum", "bold"))
     products, sums = [*products, cell.total], [*sums, None]
-    blank = [""] * (len(labels) - len(shown))
-    columns = [*(_band_columns if bands else _dim_columns)(shown, settings)]
-    columns = [Column(c.heading, [*c.cells, *blank], c.look) for c in columns]
+    columns: list[Column] = []
+    for heading, look, cells in (_band_cells if bands else _dim_cells)(shown, settings.precision):
+        columns.append(Column(heading, [*cells, *[""] * (len(labels) - len(shown))], look))
     columns.append(Column("adds" if bands else "q × k", column_texts(products, settings.precision)))
     columns.append(Column("so far", column_texts(sums, settings.precision), "dim"))
     yield Table("pair" if bands else "dimension", columns, labels=labels)
@@ -81,19 +81,15 @@ def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
     return Span(f"{e.query} ", "bold"), query, Span(f" {between} {cell.key} ", "bold"), key
 
 
-def _dim_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
-    return [
-        Column("q", column_texts([part.q[0] for part in shown], settings.precision)),
-        Column("k", column_texts([part.k[0] for part in shown], settings.precision)),
-    ]
+def _dim_cells(shown: list[Part], precision: int) -> Iterator[tuple[str, Look, list[str]]]:
+    yield "q", "", column_texts([part.q[0] for part in shown], precision)
+    yield "k", "", column_texts([part.k[0] for part in shown], precision)
 
 
-def _band_columns(shown: list[Part], settings: DisplaySettings) -> list[Column]:
-    lengths = [f"{_four_digits(part.wavelength)} tokens" if part.wavelength is not None else "never" for part in shown]
-    return [
-        Column("full turn in", lengths),
-        Column("unrotated", column_texts([part.before for part in shown], settings.precision), "dim"),
-    ]
+def _band_cells(shown: list[Part], precision: int) -> Iterator[tuple[str, Look, list[str]]]:
+    turns = [f"{_four_digits(part.wavelength)} tokens" if part.wavelength is not None else "never" for part in shown]
+    yield "full turn in", "", turns
+    yield "unrotated", "dim", column_texts([part.before for part in shown], precision)
 
 
 def _four_digits(number: float) -> str:
@@ -126,13 +122,10 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
 def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the steps from scores to the input of softmax."""
     row, precision = e.row, settings.precision
-    columns = [Column("q·k", column_texts(row.scores.tolist(), precision))]
-    columns.append(Column(f"× {e.scale:.4g}", column_texts(row.times_scale.tolist(), precision)))
-    if row.capped is not None:
-        columns.append(Column(f"cap {e.softcap:g}", column_texts(row.capped.tolist(), precision)))
-    if row.bias is not None:
-        columns.append(Column("bias", column_texts(row.bias.tolist(), precision)))
-        columns.append(Column("scaled", column_texts(row.scaled.tolist(), precision)))
+    steps = {"q·k": row.scores, f"× {e.scale:.4g}": row.times_scale}
+    steps |= {f"cap {e.softcap:g}": row.capped} if row.capped is not None else {}
+    steps |= {"bias": row.bias, "scaled": row.scaled} if row.bias is not None else {}
+    columns = [Column(heading, column_texts(values.tolist(), precision)) for heading, values in steps.items()]
     columns.append(Column("masked", column_texts(_allowed(e), precision, none=NOT_ALLOWED)))
     yield Table("key", columns, axis)
     if np.isneginf(row.masked).any():

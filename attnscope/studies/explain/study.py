@@ -18,11 +18,7 @@ def _answer(request: Request) -> Any:
 
 
 STUDY = Study(
-    (
-        FindingsKind(
-            "explain", "attnscope.findings.explain:Explanation", "attnscope.studies.explain.screen:present_explanation"
-        ),
-    ),
+    (FindingsKind("explain", "explain:Explanation", "explain.screen:present_explanation"),),
     StudyCommand(
         """Explain the attention of one token, step by step.
 

@@ -8,6 +8,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison, HeadDifference, HeadSide
 from attnscope.findings.head_findings import HeadRoles, HeadScores, Probes
 from attnscope.findings.head_roles import ROLES
+from attnscope.studies.screens.header import counted
 
 Heads = HeadRoles | HeadScores
 
@@ -15,17 +16,12 @@ Heads = HeadRoles | HeadScores
 def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparison:
     """Compare the measurements of two models' heads, layer by layer and head by head.
 
-    Args:
-        sides: Label and findings of each: both HeadRoles of the same roles, or both HeadScores of the same measure.
+    The findings of both are HeadRoles of the same roles, or HeadScores of the same measure.
     """
     (first, a), (second, b) = sides
     values = [_values(side_heads) for side_heads in (a, b)]
-    shapes = (
-        [side_heads.provenance.n_layers for side_heads in (a, b)],
-        [side_heads.provenance.n_heads for side_heads in (a, b)],
-    )
-    layers, heads = (min(counts) for counts in shapes)
-    differences = []
+    sizes = [(side.provenance.n_layers, side.provenance.n_heads) for side in (a, b)]
+    (layers, heads), differences = map(min, zip(*sizes, strict=True)), []
     for name, (value, error) in values[0].items():
         if name not in values[1]:
             continue
@@ -35,13 +31,11 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
         differences.append(HeadDifference(name, change.astype(np.float32), np.sqrt(squares).astype(np.float32)))
     most, role = _changed_most(differences, (layers, heads))
     labels = [first, second] if first != second else [f"{first} (1)", f"{second} (2)"]
-    return HeadComparison(
-        axis, [_side(*side) for side in zip(labels, (a, b), strict=True)], most, role, differences, _notes(labels, a, b)
-    )
-
-
-def _side(label: str, heads: Heads) -> HeadSide:
-    return HeadSide(label, roles=heads) if isinstance(heads, HeadRoles) else HeadSide(label, measured=heads)
+    labelled = [
+        HeadSide(label, heads) if isinstance(heads, HeadRoles) else HeadSide(label, measured=heads)
+        for label, heads in zip(labels, (a, b), strict=True)
+    ]
+    return HeadComparison(axis, labelled, most, role, differences, _notes(labels, a, b))
 
 
 def _values(heads: Heads) -> dict[str, tuple[Matrix, Matrix]]:
@@ -55,9 +49,8 @@ def _changed_most(
     differences: Sequence[HeadDifference], shape: tuple[int, int]
 ) -> tuple[Matrix, list[list[str | None]]]:
     """Return the difference of the role that changed most, for each head, and that role's name."""
-    ranked = [
-        difference for difference in differences if difference.name in ROLES and ROLES[difference.name].rank is not None
-    ] or differences
+    ranking = [name for name, role in ROLES.items() if role.rank is not None]
+    ranked = [difference for difference in differences if difference.name in ranking] or differences
     if not ranked:
         return np.full(shape, np.nan, np.float32), [[None] * shape[1] for _ in range(shape[0])]
     changes = np.stack([difference.difference for difference in ranked])  # (roles, L, H)
@@ -76,8 +69,12 @@ def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:
     notes = []
     sizes = [(heads.provenance.n_layers, heads.provenance.n_heads) for heads in (a, b)]
     if sizes[0] != sizes[1]:
-        spelled = [f"'{label}' has {_sizes(*size)}" for label, size in zip(labels, sizes, strict=True)]
-        shared = [_range(letter, min(pair)) for letter, pair in zip("LH", zip(*sizes, strict=True), strict=True)]
+        spelled = [
+            f"'{label}' has {counted(n_layers, 'layer')} × {counted(n_heads, 'head')}"
+            for label, (n_layers, n_heads) in zip(labels, sizes, strict=True)
+        ]
+        fewest = [(letter, min(pair)) for letter, pair in zip("LH", zip(*sizes, strict=True), strict=True)]
+        shared = [f"{letter}0" if count == 1 else f"{letter}0–{count - 1}" for letter, count in fewest]
         notes.append(f"{', '.join(spelled)}: {' and '.join(shared)} of both are compared")
     if isinstance(a, HeadRoles) and isinstance(b, HeadRoles) and _data(a.probes) != _data(b.probes):
         notes.append(f"the models read different tokens: {a.probes.tokens:,} and {b.probes.tokens:,} in the texts")
@@ -93,11 +90,3 @@ def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:
 def _data(probes: Probes) -> tuple[object, ...]:
     """Return the recorded facts that must be equal if two models were measured on the same tokens."""
     return probes.tokens, probes.repeated, probes.tripled, probes.needle, probes.before, probes.after
-
-
-def _sizes(layers: int, heads: int) -> str:
-    return f"{layers} layer{'s' * (layers != 1)} × {heads} head{'s' * (heads != 1)}"
-
-
-def _range(letter: str, count: int) -> str:
-    return f"{letter}0" if count == 1 else f"{letter}0–{count - 1}"

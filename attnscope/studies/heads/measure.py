@@ -1,13 +1,13 @@
 """Record what the roles of heads are computed from: one pass for each batch of sequences, sums from tiles."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnscope.engines.protocol import Engine
+from attnscope.findings.arrays import Array
 from attnscope.findings.head_roles import NEAR
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import ColumnRecorder, TargetRecorder, UniformRecorder, WordRecorder
@@ -15,7 +15,6 @@ from attnscope.model.recorders.patterns import FURTHEST
 from attnscope.model.tile import Recorder
 from attnscope.studies.heads.probes import Probe
 
-Array = np.ndarray[Any, np.dtype[Any]]
 BLOCKS = 16  # largest number of blocks of sequences; standard errors are computed between blocks
 # What is measured on each kind of random sequence, and over how many rows.
 _ROWS = {("duplicate", "induction"): "copies", ("retrieval",): "copied", ("second-order",): "thirds"}
@@ -125,11 +124,7 @@ def _offset_targets(counted: Tensor, real: Tensor) -> Tensor:
 
 
 class ProbePass:
-    """The recorders of one batch of random tokens.
-
-    Args:
-        probes: The sequences, all of one length, in the order of the batch.
-    """
+    """The recorders of one batch of random tokens, sequences of one length."""
 
     def __init__(self, probes: Sequence[Probe], sizes: tuple[int, int], device: torch.device) -> None:
         self._probes = probes
@@ -162,13 +157,10 @@ class ProbePass:
 
 
 def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | str:
-    """Compute Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O of every head, (layers, heads).
+    """Compute Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O of every head, (layers, heads); or say why not.
 
     The eigenvalues of the (D, D) product are those of the small (Ev, Ev) one in the other order, and zeros. Real parts
     are summed: complex eigenvalues come in pairs.
-
-    Returns:
-        The scores; where the weights of a layer are not known, why.
     """
     scores = []
     for layer in range(sizes[0]):

@@ -12,7 +12,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import read_file
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
-from attnscope.findings.needle import NeedleSurvey
+from attnscope.findings.head_findings import NeedleSurvey
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig
 from attnscope.run.pass_plan import plan_passes
@@ -61,9 +61,8 @@ def read_filler(filler: str | Path | None) -> str | None:
     try:
         text = read_file(filler, cap=_LARGEST).decode()
     except UnicodeDecodeError as e:
-        raise AttnscopeError(
-            f"byte 0x{e.object[e.start]:02x} is not UTF-8", where=filler, hint="save it as UTF-8"
-        ) from e
+        message = f"byte 0x{e.object[e.start]:02x} is not UTF-8"
+        raise AttnscopeError(message, where=filler, hint="save it as UTF-8") from e
     if not text.strip():
         raise AttnscopeError("has no text", where=filler, hint="pass a file with some text")
     return text
@@ -88,36 +87,25 @@ def split_needle(needle: str, answer: str | None) -> tuple[str, str]:
 def find_needle(
     run: RunConfig, options: NeedleOptions, progress: ProgressCallback | None = None, session: Session | None = None
 ) -> NeedleSurvey:
-    """Measure how much heads read of a needle, by length and depth.
-
-    Args:
-        options: What is hidden, and where.
-        progress: See session.inspect.
-        session: Models that are open already.
-    """
+    """Measure how much heads read of a needle, by length and depth."""
     session = session or Session((), progress)
     source = session.source(run)
     if prediction_kind(run, source, run.mask) != "next" or not isinstance(source.tokenizer, FileTokenizer):
         hint = "use a causal language model with its head"
         raise UsageError(f"{source.name} does not predict the next token", where=arg("needle"), hint=hint)
     cue, answer = split_needle(options.needle, options.answer)
-    prompts = {(length, depth): prompt for length, depth, prompt in _prompts(run, options, source, (cue, answer))}
-    survey = survey_heads(
-        replace(run, texts=()), SurveyOptions(("retrieval",), options.draws, options.seed), session=session
-    )
+    prompts = _prompts(options, source, cue, answer)
+    probed = SurveyOptions(("retrieval",), options.draws, options.seed)
+    survey = survey_heads(replace(run, texts=()), probed, session=session)
     values = survey.roles[0].values
     order = np.argsort(-np.nan_to_num(values, nan=-1.0), axis=None, kind="stable")[:_HEADS]
     heads = [divmod(int(n), values.shape[1]) for n in order]
     shape = len(options.lengths), len(options.depths)
     weight, every, bits = (np.empty(shape, np.float32) for _ in range(3))
     mask = None
-    for number, ((length, depth), prompt) in enumerate(prompts.items(), 1):
-        step = f"needle {number} of {len(prompts)}"
-        read, log_probability, mask = _measure(run, source, session, prompt, step)
-        at = options.lengths.index(length), options.depths.index(depth)
-        weight[at] = np.mean([read[head] for head in heads])
-        every[at] = read.mean()
-        bits[at] = log_probability
+    for number, (place, prompt) in enumerate(prompts.items(), 1):
+        read, bits[place], mask = _measure(run, source, session, prompt, f"needle {number} of {len(prompts)}")
+        weight[place], every[place] = np.mean([read[head] for head in heads]), read.mean()
     device = session.load(plan_passes(run, source, [[_plan(prompt)]], 0)[0])[1]
     return NeedleSurvey(
         provenance(source, run, device),
@@ -141,11 +129,8 @@ def _plan(prompt: _Prompt) -> TextPlan:
     return TextPlan(prompt.tokens, None, None, [], [], None, [])
 
 
-def _prompts(
-    run: RunConfig, options: NeedleOptions, source: ModelSource, parts: tuple[str, str]
-) -> "list[tuple[int, float, _Prompt]]":
-    """Return the texts of every length and depth."""
-    cue, answer = parts
+def _prompts(options: NeedleOptions, source: ModelSource, cue: str, answer: str) -> dict[tuple[int, int], _Prompt]:
+    """Return the texts by the places of their length and depth."""
     filler = options.filler if options.filler is not None else " ".join(TEXTS)
     framed, _ = tokenize(source, options.needle, None, arg("needle"), truncate=False)
     before = special_frame(source, framed)[0]
@@ -165,18 +150,15 @@ def _prompts(
         raise UsageError(message, where=arg("lengths"), hint=f"use {arg('lengths', str(most))} or less")
     once = _encode(source, f" {filler.strip()} ", arg("filler"))
     text = [once[n % len(once)] for n in range(longest)]
-    found_prompts = []
-    for length in options.lengths:
+    ids, prompts = [token.id for token in both[len(asking) :]], {}
+    for i, length in enumerate(options.lengths):
         count = length - fixed
-        for depth in options.depths:
+        for j, depth in enumerate(options.depths):
             at = _sentence_start(text, round(depth * count), count)
-            start = len(before) + at
+            start, reading = len(before) + at, range(length - len(ids) - 1, length - 1)
             tokens = [*before, *text[:at], *needle, *text[at:count], *both]
-            first = len(tokens) - (len(both) - len(asking)) - 1
-            reading = range(first, len(tokens) - 1)
-            ids = [token.id for token in both[len(asking) :]]
-            found_prompts.append((length, depth, _Prompt(tokens, range(start, start + len(needle)), reading, ids)))
-    return found_prompts
+            prompts[i, j] = _Prompt(tokens, range(start, start + len(needle)), reading, ids)
+    return prompts
 
 
 def _encode(source: ModelSource, text: str, where: str) -> list[Token]:

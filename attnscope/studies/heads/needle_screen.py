@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attnscope.findings.needle import NeedleSurvey
+from attnscope.findings.head_findings import NeedleSurvey
 from attnscope.studies.screens.header import more_options, notes, report_header
 from attnscope.studies.study import Display
 from attnscope.views.numbers import formatted
@@ -50,9 +50,8 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings, display: Dis
     at = f"{survey.lengths[worst[0]]:,} tokens, depth {survey.depths[worst[1]]:g}"
     bits = formatted(float(survey.log_probability[worst]), "z.2f")
     yield notes([f"the answer is least probable at {at}: log₂ p = {bits}", *survey.notes])
-    yield from more_options(
-        ["--lengths N,N", "--depths 0,0.1,…,1", "--format json, -o needle.csv (every cell)"], settings
-    )
+    options = ["--lengths N,N", "--depths 0,0.1,…,1", "--format json, -o needle.csv (every cell)"]
+    yield from more_options(options, settings)
 
 
 def _picture(survey: NeedleSurvey, full: float, settings: DisplaySettings) -> Table:
@@ -71,12 +70,9 @@ def _shade(share: float) -> str:
 
 def _table(name: str, labels: Sequence[str], survey: NeedleSurvey, axis: int) -> Table:
     """Return means over the other axis."""
+    cells = ("log₂ p", survey.log_probability, 2), ("retrieval", survey.weight, 3), ("all heads", survey.all_heads, 3)
     columns = [
         Column(heading, [formatted(float(value), f"z.{digits}f") for value in values.mean(axis)])
-        for heading, values, digits in (
-            ("log₂ p", survey.log_probability, 2),
-            ("retrieval", survey.weight, 3),
-            ("all heads", survey.all_heads, 3),
-        )
+        for heading, values, digits in cells
     ]
     return Table(name, columns, labels=[ours(label) for label in labels])

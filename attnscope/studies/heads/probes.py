@@ -58,10 +58,7 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
 
     A sequence is as long as 50 tokens and their repetition, or as the model allows. In one with a needle, the same
     number of tokens are random, apart from ten that come twice: somewhere in the middle, and at the end. Three copies
-    of 16 tokens are a third kind.
-
-    Args:
-        draws: Number of sequences of each of the three kinds.
+    of 16 tokens are a third kind. There are `draws` sequences of each.
     """
     before, after = frame
     ids = np.array([number for number in source.tokenizer.ordinary_ids() if number < source.config.vocab_size])

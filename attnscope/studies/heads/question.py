@@ -7,6 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import UsageError, arg
+from attnscope.findings.arrays import Array
 from attnscope.findings.head_findings import HeadScores, KeyContrast, MeasuredText
 from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.row_statistics import ROW_STATISTICS
@@ -17,7 +18,6 @@ from attnscope.run.plan import plan_texts
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
 from attnscope.run.text_plan import TextPlan
 
-Array = np.ndarray[Any, np.dtype[Any]]
 OF_KEYS = {
     "weight": "Weight α from query to key, summed over keys, averaged over queries.",
     "value": "Contribution α·‖v‖ of key to query, summed over keys, averaged over queries.",
@@ -34,15 +34,7 @@ def ask_heads(
     session: Session | None = None,
     against: PositionSelection | None = None,
 ) -> HeadScores:
-    """Measure one number for every head.
-
-    Args:
-        run: The model, the texts, rows (`query`; None for all words) and keys.
-        measure: One of MEASURES.
-        progress: See pipeline.inspect.
-        session: Models that are open already.
-        against: Keys whose number is subtracted; None for none.
-    """
+    """Measure one number for every head: one of MEASURES, minus that of other keys."""
     if measure in OF_KEYS and run.key is None:
         hint = f"add {arg('key', placeholder='WORD')}, or use {arg('measure', 'entropy')}"
         raise UsageError(f"{measure} is a sum over keys, and none are given", where=arg("key"), hint=hint)
@@ -68,27 +60,18 @@ def ask_heads(
     total = np.full((2, c.n_layers, c.n_heads), -np.inf if largest else 0.0)
     for group, plan in zip(groups, plans, strict=True):
         batch, engine = prepare(plan, model, device)
-        keys = [texts[n].keys for n in group]
-        minus = [subtracted_keys[n] or [] for n in group]
-        question = _Question(measure, batch, [rows[n] for n in group], (keys, minus), count.shape)
+        keys = [texts[n].keys for n in group], [subtracted_keys[n] or [] for n in group]
+        question = _Question(measure, batch, [rows[n] for n in group], keys, count.shape)
         forward(plan, batch, engine, question.recorders, ("measuring heads", session.progress))
         sums, counts = question.sums()
         total, count = np.maximum(total, sums) if largest else total + sums, count + counts
     assert engine is not None
     with np.errstate(invalid="ignore", divide="ignore"):
         plus, minus_values = np.where(count > 0, total if largest else total / count, np.nan).astype(np.float32)
-    measured = [
-        MeasuredText(
-            run.texts[text.number].text,
-            None,
-            text.tokens,
-            text.context,
-            here,
-            text.keys if measure in OF_KEYS else None,
-            minus,
-        )
-        for text, here, minus in zip(texts, rows, subtracted_keys, strict=True)
-    ]
+    measured = []
+    for text, here, minus in zip(texts, rows, subtracted_keys, strict=True):
+        places = here, text.keys if measure in OF_KEYS else None, minus
+        measured.append(MeasuredText(run.texts[text.number].text, None, text.tokens, text.context, *places))
     notes = [note for text in texts for note in text.notes]
     mask = describe_mask_use(source, run, engine.describe_mask())
     values, contrast, meaning = plus, None, MEASURES[measure]
@@ -100,11 +83,11 @@ def ask_heads(
 
 def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list[int]:
     """Return the keys whose weight is subtracted."""
-    written = run.texts[text.number]
-    sources, texts = text.tokens, (written.text, written.pair)
+    written, sources = run.texts[text.number], text.tokens
     if text.context is not None:
         positions = sorted(against.find(text.context, (written.context,), arg("against")))
     else:
+        texts = written.text, written.pair
         positions = sorted(against.find(sources, texts, arg("against"), spans=text.spans))
     return whole_words(sources, positions) if run.words else positions
 
@@ -116,12 +99,7 @@ def _rows(run: RunConfig, text: TextPlan) -> list[int]:
 
 
 class _Question:
-    """The recorders of one batch of texts.
-
-    Args:
-        measure: One of MEASURES.
-        keys: Keys of every text, and those whose number is subtracted.
-    """
+    """The recorders of one batch of texts; `keys` are those of every text, and those that are subtracted."""
 
     def __init__(
         self,
@@ -136,7 +114,7 @@ class _Question:
         from attnscope.model.recorders import ColumnRecorder, RowRecorder
 
         self._measure, device = measure, batch.tokens.real.device
-        every = sorted({row for statistic in rows for row in statistic})
+        every = sorted({row for text_rows in rows for row in text_rows})
         shown = torch.zeros_like(batch.tokens.real)
         wanted = torch.zeros(2, *batch.sources.real.shape, dtype=torch.bool, device=device)
         for number, text_rows in enumerate(rows):
@@ -145,14 +123,10 @@ class _Question:
                 wanted[side, number, torch.tensor(keys[side][number], dtype=torch.int64, device=device)] = True
         self._shown, self._wanted = shown[:, every].cpu(), wanted.cpu()
         heads, names = range(shape[1]), () if measure in OF_KEYS else (measure,)
-        self._rows = [RowRecorder(heads, every, batch.sources, names) for _ in range(shape[0])]
-        self._columns = [
-            ColumnRecorder(heads, every, shown, batch.sources, by=measure) for _ in range(shape[0]) if not names
-        ]
-        pairs = (
-            zip(self._rows, self._columns, strict=True) if self._columns else ((statistic,) for statistic in self._rows)
-        )
-        self.recorders = {layer: list(layer_recorders) for layer, layer_recorders in enumerate(pairs)}
+        layers = range(shape[0])
+        self._rows = [RowRecorder(heads, every, batch.sources, names) for _ in layers]
+        self._columns = [ColumnRecorder(heads, every, shown, batch.sources, by=measure) for _ in layers if not names]
+        self.recorders = {layer: [self._rows[layer], *self._columns[layer : layer + 1]] for layer in layers}
 
     def sums(self) -> tuple[Array, Array]:
         """Return sums over rows for both sets of keys, (2, layers, heads), and the number of rows, (layers, heads).

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,24 +11,14 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.head_findings import HeadRoles, Probes, RoleValues
 from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, HeadRole, jackknife, main_roles
-from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
-from attnscope.request.dividing import divide
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.spans import SpanRequest
 from attnscope.run.pass_plan import batches_by_length, plan_passes
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
-from attnscope.run.text_plan import TextPlan, check_context, divide_text
+from attnscope.run.text_plan import TextPlan, check_context
 from attnscope.studies.heads.probes import RandomProbes, draw_probes, special_frame
 from attnscope.studies.heads.texts import TEXTS
 
-if TYPE_CHECKING:
-    from attnscope.model.batch import Batch
-    from attnscope.studies.heads.measure import ProbePass, Sums, TextPass
-    from attnscope.studies.heads.segments import SegmentPass, Segments
-
-_RECEIVER = "receiver", "receivers"
-_ALIGNMENT = "alignment", "alignment-share", "alignment-sharpness", "alignment-monotonicity", "alignments"
 _OFFSETS = 514  # that are kept apart of every head, and those that are not
 
 
@@ -42,19 +32,9 @@ class SurveyOptions:
 
 
 def survey_heads(
-    run: RunConfig,
-    options: SurveyOptions,
-    progress: ProgressCallback | None = None,
-    session: Session | None = None,
+    run: RunConfig, options: SurveyOptions, progress: ProgressCallback | None = None, session: Session | None = None
 ) -> HeadRoles:
-    """Do what `attnscope heads` does, without printing.
-
-    Args:
-        run: The model and the texts; without texts, the shipped ones.
-        options: What is measured.
-        progress: See pipeline.inspect.
-        session: Models that are open already.
-    """
+    """Do what `attnscope heads` does, without printing; a run without texts takes the shipped ones."""
     shipped = not run.texts
     if shipped:
         run = replace(run, texts=tuple(TextInput(text, where=f"built-in text {n}") for n, text in enumerate(TEXTS)))
@@ -73,28 +53,38 @@ def survey_heads(
     measured = {role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles}
     draws = options.draws if measured - {"texts", "weights", *OF_PARTS} else 0
     random = draw_probes(source, special_frame(source, worded), draws, options.seed)
-    passes = _passes(texts, random)
-    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in pass_.tokens] for pass_ in passes]
-    plans = plan_passes(run, source, planned, _bytes_kept(source, [pass_.tokens for pass_ in passes], len(texts)))
+    drawn = [probe.tokens for probe in random.probes]
+    # texts, and then probes; the probes of one pass have one length
+    passes = [
+        (sequences, numbers)
+        for sequences in (texts, drawn)
+        for numbers in batches_by_length([len(tokens) for tokens in sequences], padded=sequences is texts)
+    ]
+    groups = [[sequences[n] for n in numbers] for sequences, numbers in passes]
+    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups]
+    plans = plan_passes(run, source, planned, _bytes_kept(source, groups, len(texts)))
     model, device = session.load(plans[0], len(plans))
 
-    from attnscope.studies.heads.measure import BLOCKS, Sums, copying_scores
+    from attnscope.studies.heads.measure import BLOCKS, ProbePass, Sums, TextPass, copying_scores
+    from attnscope.studies.heads.segments import SegmentPass, divided_texts
 
     sizes = source.config.n_layers, source.config.n_heads
-    sums = Sums(sizes, len(texts), options.draws if random.probes else 0, max(map(len, texts)))
-    parts = _parts(run, options, texts)
-    names = (*(_RECEIVER if parts.spans else ()), *(_ALIGNMENT if parts.segments else ()))
-    sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in names}
-    for number, (plan, pass_) in enumerate(zip(plans, passes, strict=True), 1):
+    sums = Sums(sizes, len(texts), options.draws if drawn else 0, max(map(len, texts)))
+    parts = divided_texts(run, options.roles, texts)
+    sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in parts.sums}
+    for number, (plan, (sequences, numbers)) in enumerate(zip(plans, passes, strict=True), 1):
         batch, engine = prepare(plan, model, device)
-        here = pass_.measured(batch, sizes, random) if "texts" in measured or not pass_.of_texts else None
-        beside = parts.measured(batch, pass_.numbers, sizes) if pass_.of_texts and names else None
-        step = f"measuring heads, {number} of {len(plans)}", session.progress
-        recorded = [part for part in (here, beside) if part is not None]
+        recorded: list[TextPass | ProbePass | SegmentPass] = []
+        if sequences is drawn:
+            recorded.append(ProbePass([random.probes[n] for n in numbers], sizes, batch.tokens.real.device))
+        elif "texts" in measured:
+            recorded.append(TextPass(batch, numbers, sizes))
+        if sequences is texts and parts.sums:
+            recorded.append(SegmentPass(batch, numbers, parts, sizes))
         recorders = {
             layer: [recorder for part in recorded for recorder in part.recorders[layer]] for layer in range(sizes[0])
         }
-        forward(plan, batch, engine, recorders, step)
+        forward(plan, batch, engine, recorders, (f"measuring heads, {number} of {len(plans)}", session.progress))
         for part in recorded:
             part.add_to(sums)
     if options.roles is None or "copying" in options.roles:
@@ -103,76 +93,13 @@ def survey_heads(
             notes.append(f"copying is not measured: {scores}")
         else:
             sums.arrays["copying"] = scores[None]
-    roles, main = role_values(sums.arrays, _kept(sums, options))
-    model_provenance, mask = provenance(source, run, device), describe_mask_use(source, run, engine.describe_mask())
+    unasked = [role for role in HEAD_ROLES if role.measured not in OF_PARTS or role.needs[0] in sums.arrays]
+    asked = [role for role in HEAD_ROLES if role.name in (options.roles or ())]
+    roles, main = role_values(sums.arrays, unasked if options.roles is None else asked)
     probes = _describe(source, options, texts, random, shipped=shipped)
-    return HeadRoles(model_provenance, mask, probes, roles, main, [*notes, *_missing(random, roles, runs=source.runs)])
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """Spans and segments of the texts."""
-
-    spans: list[TextSpans]  # spans of every text; empty if `receiver` is not measured
-    segments: "list[Segments]"  # two segments of every text; empty if `alignment` is not measured
-
-    def measured(self, batch: "Batch", numbers: Sequence[int], sizes: tuple[int, int]) -> "SegmentPass":
-        """Return the recorders of a batch of texts."""
-        from attnscope.studies.heads.segments import SegmentPass
-
-        spans = [self.spans[number] for number in numbers] if self.spans else None
-        segments = [self.segments[number] for number in numbers] if self.segments else None
-        return SegmentPass(batch, numbers, spans, segments, sizes)
-
-
-def _parts(run: RunConfig, options: SurveyOptions, texts: Sequence[list[Token]]) -> _Parts:
-    """Divide texts for the roles that need spans: `receiver` takes sentences unless the user divides them otherwise."""
-    from attnscope.studies.heads.segments import segments_of
-
-    named = options.roles or ()
-    divided = [divide_text(run, text, tokens) for text, tokens in zip(run.texts, texts, strict=True)]
-    segments = [segments_of(tokens, spans) for tokens, spans in zip(texts, divided, strict=True)]
-    if "receiver" in named and all(spans is None for spans in divided):
-        request = SpanRequest("sentences")
-        divided = [divide(text, tokens, request, truncated=True) for text, tokens in zip(run.texts, texts, strict=True)]
-    known_segments = [sides for sides in segments if sides is not None]
-    if any(name.startswith("alignment") for name in named) and len(known_segments) < len(texts):
-        hint = f"add {arg('pair')}, or divide the text into two with {arg('spans')}"
-        raise UsageError("alignment needs two segments", where=arg("role", "alignment"), hint=hint)
-    known = [spans for spans in divided if spans is not None]
-    wanted = options.roles is None or "receiver" in named
-    aligned = options.roles is None or any(name.startswith("alignment") for name in named)
-    return _Parts(
-        known if wanted and len(known) == len(texts) else [],
-        known_segments if aligned and len(known_segments) == len(texts) else [],
-    )
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """Sequences that go through the model in one pass."""
-
-    tokens: list[list[Token]]
-    numbers: Sequence[int]  # numbers of the texts, or of the probes
-    of_texts: bool
-
-    def measured(self, batch: "Batch", sizes: tuple[int, int], random: RandomProbes) -> "TextPass | ProbePass":
-        """Return the recorders of the pass."""
-        from attnscope.studies.heads.measure import ProbePass, TextPass
-
-        if self.of_texts:
-            return TextPass(batch, self.numbers, sizes)
-        return ProbePass([random.probes[n] for n in self.numbers], sizes, batch.tokens.real.device)
-
-
-def _passes(texts: list[list[Token]], random: RandomProbes) -> list[_Pass]:
-    """Group texts, and then probes, into passes; the probes of one pass have one length."""
-    drawn = [probe.tokens for probe in random.probes]
-    return [
-        _Pass([sequences[n] for n in numbers], numbers, of_texts=sequences is texts)
-        for sequences in (texts, drawn)
-        for numbers in batches_by_length([len(tokens) for tokens in sequences], padded=sequences is texts)
-    ]
+    mask = describe_mask_use(source, run, engine.describe_mask())
+    notes += _missing(random, roles, runs=source.runs)
+    return HeadRoles(provenance(source, run, device), mask, probes, roles, main, notes)
 
 
 def _describe(
@@ -200,14 +127,8 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
     texts, notes, truncated, limit = [], list[str](), 0, source.config.max_positions
     for text in run.texts:
         try:
-            tokens, text_notes = tokenize(
-                source,
-                text.text,
-                text.pair,
-                text.where,
-                truncate=shipped or run.truncate,
-                special=text.adds_special,
-            )
+            given, truncate = (text.text, text.pair, text.where), shipped or run.truncate
+            tokens, text_notes = tokenize(source, *given, truncate=truncate, special=text.adds_special)
         except AttnscopeError as e:
             if not shipped:
                 raise
@@ -234,27 +155,10 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
     return recorded + heads * (4 * blocks + 8) * 8 * offsets  # sums, squares, and what a jackknife makes of them
 
 
-def _kept(sums: "Sums", options: SurveyOptions) -> list[HeadRole]:
-    """Return the requested roles."""
-    return [
-        role
-        for role in HEAD_ROLES
-        if (
-            role.measured not in OF_PARTS or role.needs[0] in sums.arrays
-            if options.roles is None
-            else role.name in options.roles
-        )
-    ]
-
-
 def role_values(
     sums: Mapping[str, np.ndarray], kept: Sequence[HeadRole]
 ) -> tuple[list[RoleValues], list[list[str | None]]]:
-    """Return the values of some roles, and the main role of every head.
-
-    Args:
-        sums: See `Sums.arrays`.
-    """
+    """Return the values of some roles from `Sums.arrays`, and the main role of every head."""
     shape = sums["rows"].shape[1:]
     roles, values = [], {}
     for role in kept:
@@ -263,19 +167,8 @@ def role_values(
         else:
             value = error = np.full(shape, np.nan)
         values[role.name] = value
-        roles.append(
-            RoleValues(
-                role.name,
-                role.letter,
-                role.title,
-                role.meaning,
-                role.source,
-                role.measured,
-                role.clear,
-                value.astype(np.float32),
-                error.astype(np.float32),
-            )
-        )
+        facts: dict[str, Any] = {name: getattr(role, name) for name in RoleValues.__struct_fields__[:-2]}
+        roles.append(RoleValues(**facts, values=value.astype(np.float32), errors=error.astype(np.float32)))
     main = [[None if place < 0 else HEAD_ROLES[place].name for place in row] for row in main_roles(values).tolist()]
     return roles, main
 

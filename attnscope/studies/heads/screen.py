@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
-from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, MeasuredText, RoleValues
+from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, RoleValues
 from attnscope.findings.head_roles import ROLES
 from attnscope.studies.screens.header import (
     counted,
     more_options,
+    named_tokens,
     notes,
     report_header,
     text_headers,
@@ -23,7 +24,7 @@ from attnscope.views.numbers import Digits, digits_for, formatted
 from attnscope.views.parts import GAP, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, Spans, note, ours, token_span
+from attnscope.views.spans import Span, Spans, note, ours
 
 _STRONGEST = 10  # number of heads listed for one role or measure
 _MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
@@ -66,9 +67,7 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, display: D
     """Turn one number for every head into parts."""
     yield from unknown_words(measured.texts)
     yield from report_header(measured.provenance, measured.mask, settings)
-    for header, text in zip(text_headers(measured.texts, settings), measured.texts, strict=True):
-        yield header
-        yield Facts(list(describe_rows(text)))
+    yield from measured_texts(measured, settings)
     yield GAP
     yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
     yield head_numbers(measured.values, settings)
@@ -93,12 +92,10 @@ def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, s
     places = replace(listing, signed=False).heads(measured.values, _STRONGEST)
     numbers = {"difference": measured.values, "key": contrast.keys, "against": contrast.against}
     digits = max(2, settings.precision)
-    columns = [
-        Column(
-            name, [formatted(float(values[place]), f"{'+' * (name == 'difference')}z.{digits}f") for place in places]
-        )
-        for name, values in numbers.items()
-    ]
+    columns = []
+    for name, values in numbers.items():
+        sign = "+" * (name == "difference")
+        columns.append(Column(name, [formatted(float(values[place]), f"{sign}z.{digits}f") for place in places]))
     return Table("head", columns, labels=[ours(f"L{layer}H{head}") for layer, head in places])
 
 
@@ -119,31 +116,29 @@ def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
         yield "random", f"{', '.join(texts)}{inside}; seed {probes.seed}"
 
 
-def describe_rows(text: MeasuredText) -> Iterator[tuple[str, Spans]]:
-    """Name the rows and keys of a measurement, unless they are all."""
-    sources = text.tokens if text.context is None else text.context
-    sides = (("query", text.queries, text.tokens), ("key", text.keys, sources), ("against", text.against, sources))
-    for name, places, tokens in sides:
-        if places is not None and len(places) < len(tokens):
-            named: Spans = ()
-            for n, place in enumerate(places[:_STRONGEST]):
-                named += (Span(f"{' · ' * bool(n)}{place} "), token_span(tokens, place))
-            if len(places) > _STRONGEST:
-                named += ours(f" · and {len(places) - _STRONGEST} more")
-            yield name, named
+def measured_texts(measured: HeadScores, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the texts of a measurement, and its rows and keys unless they are all."""
+    for header, text in zip(text_headers(measured.texts, settings), measured.texts, strict=True):
+        yield header
+        lines: list[tuple[str, Spans]] = []
+        sides = ("query", text.queries, text.tokens), ("key", text.keys, text.sources)
+        for name, places, tokens in (*sides, ("against", text.against, text.sources)):
+            if places is not None and len(places) < len(tokens):
+                more = len(places) - _STRONGEST
+                named = named_tokens(tokens, places[:_STRONGEST], " · ")
+                lines.append((name, (*named, Span(f" · and {more} more" if more > 0 else ""))))
+        yield Facts(lines)
 
 
 def _picture(survey: HeadRoles) -> Matrices:
     """Present the letter of each head's main role, and its strength."""
-    roles = {role.name: role for role in survey.roles}
-    letters = [[UNCLEAR if name is None else roles[name].letter for name in row] for row in survey.main]
-    names = [[NO_ROLE if name is None else roles[name].title for name in row] for row in survey.main]
-    colours = [["" if name is None else role_colour(roles[name]) for name in row] for row in survey.main]
-    strengths = [
-        [np.nan if name is None else roles[name].values[layer, head] for head, name in enumerate(row)]
-        for layer, row in enumerate(survey.main)
-    ]
-    values = np.array(strengths, dtype=np.float32)
+    shown: dict[str | None, tuple[str, str, str]] = {None: (UNCLEAR, NO_ROLE, "")}
+    shown |= {role.name: (role.letter, role.title, role_colour(role)) for role in survey.roles}
+    letters, names, colours = ([[shown[name][n] for name in row] for row in survey.main] for n in range(3))
+    values, by_name = np.full((len(letters), len(letters[0])), np.nan, np.float32), survey.by_name()
+    for (layer, head), _ in np.ndenumerate(values):
+        if (name := survey.main[layer][head]) is not None:
+            values[layer, head] = by_name[name][layer, head]
     return head_grid(values, letters, Scale(0.0, 1.0, False), Digits(2), colours=colours, names=names)
 
 
@@ -183,9 +178,11 @@ def _strongest_of_roles(roles: Sequence[RoleValues], main: Sequence[str | None],
 def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Spans, Text]:
     listed = [place for place in listing.heads(role.values, _MOST) if abs(role.values[place]) >= _LEAST]
     heads = [
-        ours(f"L{layer}H{head} {spell_value(role.values, role.errors, layer, head, 2)}", look)
+        ours(
+            f"L{layer}H{head} {spell_value(role.values, role.errors, layer, head, 2)}",
+            "" if role.values[layer, head] >= role.clear else "dim",
+        )
         for layer, head in listed
-        for look in ("" if role.values[layer, head] >= role.clear else "dim",)
     ]
     if not heads:
         measured = not np.isnan(role.values).all()
@@ -218,9 +215,7 @@ def head_numbers(
 ) -> Matrices:
     """Present a number for every head, with a scale from the smallest to the largest.
 
-    Args:
-        together: Matrices that share the scale; empty for `values` alone.
-        signed: The numbers are differences: centre the scale at 0.
+    Differences are signed: their scale is centred at 0.
     """
     every = np.concatenate([matrix.ravel() for matrix in together or [values]])
     finite = every[np.isfinite(every)]

@@ -2,22 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnscope.base.errors import UsageError, arg
+from attnscope.findings.arrays import Array
 from attnscope.findings.head_roles import APART, FEWEST_SPANS
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import AlignmentRecorder, SpanRecorder
+from attnscope.request.dividing import divide
+from attnscope.request.run_config import RunConfig
+from attnscope.request.spans import SpanRequest
 from attnscope.run.analysis.spans import span_tokens
+from attnscope.run.text_plan import divide_text
 
 if TYPE_CHECKING:
     from attnscope.model.tile import Recorder
     from attnscope.studies.heads.measure import Sums
 
-Array = np.ndarray[Any, np.dtype[Any]]
+# Names of the sums that roles of spans and of segments are computed from; the last of each is a number of texts.
+_RECEIVER = "receiver", "receivers"
+_ALIGNMENT = "alignment", "alignment-share", "alignment-sharpness", "alignment-monotonicity", "alignments"
 
 
 @dataclass(frozen=True)
@@ -43,29 +51,56 @@ def _text_spans(spans: TextSpans) -> list[int]:
     return [number for number, outside in enumerate(spans.outside) if not outside]
 
 
+@dataclass(frozen=True)
+class TextParts:
+    """Spans and segments of the texts, one entry for each."""
+
+    spans: list[TextSpans]  # empty if `receiver` is not measured
+    segments: list[Segments]  # empty if `alignment` is not measured
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Names of the sums that they need."""
+        return (*(_RECEIVER if self.spans else ()), *(_ALIGNMENT if self.segments else ()))
+
+
+def divided_texts(run: RunConfig, roles: Sequence[str] | None, texts: Sequence[list[Token]]) -> TextParts:
+    """Divide texts for the roles that need spans: `receiver` takes sentences unless the user divides them otherwise."""
+    divided = [divide_text(run, text, tokens) for text, tokens in zip(run.texts, texts, strict=True)]
+    segments = [segments_of(tokens, spans) for tokens, spans in zip(texts, divided, strict=True)]
+    if "receiver" in (roles or ()) and all(spans is None for spans in divided):
+        request = SpanRequest("sentences")
+        divided = [divide(text, tokens, request, truncated=True) for text, tokens in zip(run.texts, texts, strict=True)]
+    aligned = any(name.startswith("alignment") for name in roles or ())
+    known_segments = [sides for sides in segments if sides is not None]
+    if aligned and len(known_segments) < len(texts):
+        hint = f"add {arg('pair')}, or divide the text into two with {arg('spans')}"
+        raise UsageError("alignment needs two segments", where=arg("role", "alignment"), hint=hint)
+    known = [spans for spans in divided if spans is not None]
+    return TextParts(
+        known if (roles is None or "receiver" in roles) and len(known) == len(texts) else [],
+        known_segments if (roles is None or aligned) and len(known_segments) == len(texts) else [],
+    )
+
+
 class SegmentPass:
     """The recorders of one batch of texts that have spans, or two segments."""
 
-    def __init__(
-        self,
-        batch: Batch,
-        numbers: Sequence[int],
-        spans: Sequence[TextSpans] | None,
-        segments: Sequence[Segments] | None,
-        sizes: tuple[int, int],
-    ) -> None:
+    def __init__(self, batch: Batch, numbers: Sequence[int], parts: TextParts, sizes: tuple[int, int]) -> None:
         import torch
 
-        self._numbers, self._spans, self._segments = numbers, spans, segments
+        self._numbers = numbers
+        self._spans = [parts.spans[number] for number in numbers] if parts.spans else []
+        self._segments = [parts.segments[number] for number in numbers] if parts.segments else []
         self._receivers: list[SpanRecorder] = []
         self._alignments: list[AlignmentRecorder] = []
         heads, real = range(sizes[1]), batch.tokens.real
-        if spans is not None:
-            tokens = span_tokens(batch, spans)
+        if self._spans:
+            tokens = span_tokens(batch, self._spans)
             self._receivers = [SpanRecorder(heads, tokens) for _ in range(sizes[0])]
-        if segments is not None:
+        if self._segments:
             rows, keys = torch.zeros_like(real), torch.zeros_like(real)
-            for text, sides in enumerate(segments):
+            for text, sides in enumerate(self._segments):
                 rows[text, sides.reading] = True
                 keys[text, sides.read] = True
             self._alignments = [AlignmentRecorder(heads, rows, keys) for _ in range(sizes[0])]
@@ -80,7 +115,7 @@ class SegmentPass:
 
         for layer, receiver in enumerate(self._receivers):
             weights = receiver.compute().cpu().double().numpy()
-            for text, spans in enumerate(self._spans or ()):
+            for text, spans in enumerate(self._spans):
                 kurtosis = receiver_kurtosis(weights[text], spans)
                 if kurtosis is None:
                     continue
@@ -90,29 +125,22 @@ class SegmentPass:
                     sums.add(name, layer, [self._numbers[text]], torch.from_numpy(value)[None])
         for layer, alignment in enumerate(self._alignments):
             moments = alignment.sums.cpu().double().numpy()
-            for text, sides in enumerate(self._segments or ()):
+            for text, sides in enumerate(self._segments):
                 for name, value in alignment_parts(moments[text], len(sides.read)).items():
                     sums.add(name, layer, [self._numbers[text]], torch.from_numpy(value)[None])
 
 
 def receiver_kurtosis(weights: Array, spans: TextSpans) -> Array | None:
-    """Return the excess kurtosis, over sentences, of the weight that they receive from later ones (Bogdan et al.,
-    2025).
+    """Return the excess kurtosis over sentences of the weight that they receive from later ones (Bogdan et al., 2025).
 
     The score of a sentence is the mean over the sentences at least APART behind it of their weight on one of its
-    tokens.
-
-    Args:
-        weights: Weight between spans, (heads, spans, spans).
-        spans: The spans; those of kind `text` are the sentences.
-
-    Returns:
-        (heads,), NaN where all scores of a head are equal; None for fewer than FEWEST_SPANS sentences.
+    tokens. The weights are (heads, spans, spans), of which those of kind `text` are the sentences. The kurtosis is
+    (heads,), NaN if all scores of a head are equal; None for fewer than FEWEST_SPANS sentences.
     """
     sentences = _text_spans(spans)
     if len(sentences) < FEWEST_SPANS:
         return None
-    sizes = np.bincount(spans.of_token, minlength=len(spans.names))[sentences]
+    sizes = np.array(spans.sizes)[sentences]
     per_token = np.nan_to_num(weights[:, sentences][:, :, sentences]) / sizes
     scores = np.stack([per_token[:, at + APART :, at].mean(1) for at in range(len(sentences) - APART)], -1)
     off = scores - scores.mean(-1, keepdims=True)

@@ -8,13 +8,8 @@ from attnscope.request.arguments import asks_one_number
 from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
 
 _NO_TEXT = ("text", "file", "chat", "messages", "pair", "context", "query", "key", "against", "spans", "hide")
+_FILES = (*DRAWN, *TABLES), "heads"
 _NOT_OF_NEEDLES = (*_NO_TEXT, "role", "measure", "top")
-
-
-def _kind(name: str, findings: str, screen: str) -> FindingsKind:
-    return FindingsKind(
-        name, f"attnscope.findings.{findings}", f"attnscope.studies.heads.{screen}", (*DRAWN, *TABLES), "heads"
-    )
 
 
 def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
@@ -50,10 +45,8 @@ def _answer(request: Request) -> Any:
         from attnscope.studies.heads.needle import DEPTHS, LENGTHS, NeedleOptions, find_needle, read_filler
 
         lengths, depths = values["lengths"] or LENGTHS, values["depths"] or DEPTHS
-        filler = read_filler(values["filler"])
-        return find_needle(
-            run, NeedleOptions(values["needle"], values["answer"], filler, lengths, depths, **counts), *more
-        )
+        hidden = values["needle"], values["answer"], read_filler(values["filler"])
+        return find_needle(run, NeedleOptions(*hidden, lengths, depths, **counts), *more)
     if values["measure"] is not None or run.key is not None:
         from attnscope.studies.heads.question import ask_heads
 
@@ -71,10 +64,10 @@ def _joined(axis: str, sides: Sequence[tuple[str, Any]]) -> Any:
 
 STUDY = Study(
     (
-        _kind("heads", "head_findings:HeadRoles", "screen:present_survey"),
-        _kind("measured-heads", "head_findings:HeadScores", "screen:present_measured"),
-        _kind("compared-heads", "head_changes:HeadComparison", "changes_screen:present_changes"),
-        _kind("needle", "needle:NeedleSurvey", "needle_screen:present_needle"),
+        FindingsKind("heads", "head_findings:HeadRoles", "heads.screen:present_survey", *_FILES),
+        FindingsKind("measured-heads", "head_findings:HeadScores", "heads.screen:present_measured", *_FILES),
+        FindingsKind("compared-heads", "head_changes:HeadComparison", "heads.changes_screen:present_changes", *_FILES),
+        FindingsKind("needle", "head_findings:NeedleSurvey", "heads.needle_screen:present_needle", *_FILES),
     ),
     StudyCommand(
         """Show which head does what.

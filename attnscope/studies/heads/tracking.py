@@ -43,11 +43,11 @@ class HeadTracker:
             recorders = [RowRecorder(range(c.n_heads), self._rows, batch.sources, MEASURES) for _ in range(c.n_layers)]
             by_layer = {layer: [recorder] for layer, recorder in enumerate(recorders)}
             forward(self._plan, batch, engine, by_layer, ("measuring heads", None))
-        stacked = {
-            name: torch.stack([recorder.recorded[name][0] for recorder in recorders]).cpu().double()
-            for name in MEASURES
-        }  # (layers, heads, rows) each
-        largest = stacked["max_score"].nan_to_num(nan=-torch.inf).amax(-1)
-        measures = {name: values.nanmean(-1) for name, values in stacked.items()}
-        measures["max_score"] = largest.masked_fill(largest == -torch.inf, torch.nan)
+        measures = {}
+        for name in MEASURES:
+            values = torch.stack([recorder.recorded[name][0] for recorder in recorders]).cpu().double()  # (L, H, rows)
+            measures[name] = values.nanmean(-1)
+            if name == "max_score":
+                largest = values.nan_to_num(nan=-torch.inf).amax(-1)
+                measures[name] = largest.masked_fill(largest == -torch.inf, torch.nan)
         return {name: values.numpy() for name, values in measures.items()}

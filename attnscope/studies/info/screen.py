@@ -22,7 +22,15 @@ _WEIGHTS = {
 }
 BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-_HEADINGS = ("q·k", "weights·v", "projections", "scores", "weights", "kept", "")
+# Heading, field of CostRow, and the units of each column.
+_COLUMNS = (
+    ("q·k", "qk_flops", 1000, DECIMAL),
+    ("weights·v", "av_flops", 1000, DECIMAL),
+    ("projections", "projection_flops", 1000, DECIMAL),
+    ("scores", "scores_bytes", 1024, BINARY),
+    ("weights", "weights_bytes", 1024, BINARY),
+    ("kept", "kept_bytes", 1024, BINARY),
+)
 
 
 def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes:
@@ -34,12 +42,7 @@ def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes
 def present_info(
     description: "Description", cost: Sequence[CostRow] | None, *, data_only: bool = False
 ) -> Iterator[ViewPart]:
-    """Turn a description into parts, a fact per line, with the cost table below it if there is one.
-
-    Args:
-        cost: Rows of the cost table; None for no table.
-        data_only: Leave out notes and the meaning of columns.
-    """
+    """Turn a description into parts, a fact per line, with the cost table below it if there is one."""
     facts = [(name, value) for name, value in _facts(description) if value]
     facts += [("file", f"{name}  {scaled(size, 1024, BINARY)}") for name, size in description.files.items()]
     facts += [("note", text) for text in description.notes if not data_only]
@@ -124,8 +127,11 @@ def _positions(c: "ModelConfig") -> str:
 def _cost(rows: Sequence[CostRow], *, data_only: bool) -> Iterator[ViewPart]:
     """Present the cost of attention, a line for each length of text, and the meaning of columns."""
     tokens = [f"{row.tokens:,}" for row in rows]
-    cells = zip(*map(_cells, rows), strict=True)
-    columns = [Column(heading, column) for heading, column in zip(_HEADINGS, cells, strict=True)]
+    columns = [
+        Column(heading, [scaled(getattr(row, name), step, units) for row in rows])
+        for heading, name, step, units in _COLUMNS
+    ]
+    columns.append(Column("", ["" if row.fits else "*" for row in rows]))
     widest = max(map(len, (*tokens, "tokens")))
     if not data_only:
         yield paragraph(ours("cost of attention, over all layers and heads of one text"))
@@ -152,16 +158,6 @@ _MEANINGS = (
         "tokens are one step apart; a recurrent network costs O(B·T·D²), but its tokens are up to T steps apart",
     ),
 )
-
-
-def _cells(row: CostRow) -> tuple[str, ...]:
-    flops = (row.qk_flops, row.av_flops, row.projection_flops)
-    sizes = (row.scores_bytes, row.weights_bytes, row.kept_bytes)
-    return (
-        *(scaled(n, 1000, DECIMAL) for n in flops),
-        *(scaled(n, 1024, BINARY) for n in sizes),
-        "" if row.fits else "*",
-    )
 
 
 def scaled(number: int, step: int, units: Sequence[str]) -> str:

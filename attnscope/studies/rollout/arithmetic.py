@@ -1,22 +1,17 @@
 """Matrices of token to token in NumPy: rows that sum to 1, their products over layers, and the strongest sources."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from attnscope.findings.arrays import Array
 
 
 def rollout(layers: Iterable[Array], *, residual: bool) -> Array:
-    """Multiply the matrices of layers, the last one from the left (Abnar and Zuidema, 2020, equation 1).
+    """Multiply the matrices of layers, (T, T) each, the last one from the left (Abnar and Zuidema, 2020, equation 1).
 
-    Args:
-        layers: Matrices of the layers, first layer first, (T, T) each, float64.
-        residual: Replace each A by 0.5 A + 0.5 I first, because a layer's input is added to its output.
-
-    Returns:
-        (T, T): the share of every token of the input (column) in every token of the output (row).
+    With `residual`, each A is 0.5 A + 0.5 I, because a layer's input is added to its output. The result is the share of
+    every token of the input (column) in every token of the output (row).
     """
     product: Array | None = None
     for layer in layers:
@@ -35,13 +30,9 @@ def normalized(matrix: Array) -> Array:
 
 
 def strongest(matrix: Array, eligible: Array, count: int) -> tuple[Array, Array]:
-    """Return the positions and values of each row's largest shares; ties go to the lower position.
+    """Return the positions and values of each row's largest shares among eligible keys; ties go to the lower position.
 
-    Args:
-        eligible: Keys that take part, (K,), bool.
-
-    Returns:
-        (rows, rank) each: −1 and NaN where a row has fewer sources.
+    They are (rows, rank), −1 and NaN if a row has fewer sources.
     """
     ranked = np.where(eligible & (matrix > 0), matrix, -np.inf)
     keys = np.argsort(-ranked, axis=-1, kind="stable")[:, :count]

@@ -1,15 +1,16 @@
 """Measure how much of every token stems from each token, over layers."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.arrays import Array
 from attnscope.findings.rollout import ROLLOUT_MEASURES, RolloutMeasure, TokenRollout
-from attnscope.findings.run import Report, TextReport
+from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from attnscope.model.stack import RunBlock
     from attnscope.request.masks.terms import Mask
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _AT_ONCE = 2048  # number of tokens in a batch of copies of a text, unless one copy has more
+_SELECT = f"remove it; {arg('query')} and {arg('key')} select rows and columns"
 _FLOATS = 6  # number of float64 matrices of a text, apart from one per layer, that the arithmetic needs
 
 
@@ -43,12 +44,7 @@ class RolloutPlan:
 
 
 def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
-    """Measure how much of every token's output stems from each token, over layers.
-
-    Args:
-        progress: See pipeline.inspect.
-        session: Models that are open already.
-    """
+    """Measure how much of every token's output stems from each token, over layers."""
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     if ROLLOUT_MEASURES[run.measure].zeroing:
@@ -58,15 +54,12 @@ def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, se
         raise UsageError("needs the queries of all tokens", where=arg("measure", run.measure), hint=hint)
     rollout_plan = plan_rollout(run, source)
     model, device = session.load(rollout_plan.plan)
-    texts, engine, find = [], None, _zeroing if rollout_plan.measure.zeroing else _weights
+    find, count = _zeroing if rollout_plan.measure.zeroing else _weights, len(rollout_plan.shown)
+    texts, engine = [], None
     for number, text in enumerate(rollout_plan.shown):
         text_plan = replace(rollout_plan.plan, text_plans=[rollout_plan.plan.text_plans[number]])
         batch, engine = prepare(text_plan, model, device)
-        step = (
-            f"{run.measure}, text {number + 1} of {len(rollout_plan.shown)}"
-            if len(rollout_plan.shown) > 1
-            else run.measure
-        )
+        step = run.measure + (f", text {number + 1} of {count}" if count > 1 else "")
         matrices = find(text_plan, batch, engine, rollout_plan.layers, (step, session.progress))
         texts.append(_text_report(run, text, matrices, rollout_plan.layers, rollout_plan.measure))
     assert engine is not None
@@ -83,40 +76,34 @@ def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
     shown = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
     plan = _plan(run, source, layers, shown, measure)
     if measure.zeroing and run.what_if == "same-scores" and not plan.run.own_mask:
-        hint = f"remove {arg('what_if', 'same-scores')}"
-        raise UsageError(
-            f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone",
-            where=arg("what_if"),
-            hint=hint,
-        )
+        message = f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone"
+        raise UsageError(message, where=arg("what_if"), hint=f"remove {arg('what_if', 'same-scores')}")
     return RolloutPlan(measure, layers, shown, plan)
 
 
 def _check_options(run: RunConfig) -> None:
     """Refuse options that do not apply to a matrix of whole layers."""
-    if run.head.word is None:
-        raise UsageError(f"{run.measure} combines all heads of a layer", where=arg("head"), hint="remove it")
-    if run.show_padding:
-        raise UsageError(
-            f"{run.measure} runs each text alone, without padding", where=arg("show_padding"), hint="remove it"
-        )
-    if run.by != "weight":
-        raise UsageError(f"{run.measure} ranks sources by its own values", where=arg("by"), hint="remove it")
-    if run.target is not None:
-        raise UsageError(f"{run.measure} is not measured on a logit", where=arg("by", "logit"), hint="remove it")
-    if run.stages != RunConfig(()).stages:
-        raise UsageError(f"{run.measure} has no stages", where=arg("stages"), hint="remove it")
-    if run.least:
-        raise UsageError(f"{run.measure} is not received from heads", where=arg("least"), hint="remove it")
-    if run.words:
-        hint = f"remove {arg('words')} or {arg('measure')}"
-        raise UsageError(f"merges weights of heads, not {run.measure}", where=arg("words"), hint=hint)
-    for where, given in ((arg("predict"), run.predict), (arg("generate"), run.generate)):
+    measure, other = run.measure, f"remove it, or {arg('measure')}"
+    refused = (
+        (run.head.word is None, arg("head"), f"{measure} combines all heads of a layer", "remove it"),
+        (run.show_padding, arg("show_padding"), f"{measure} runs each text alone, without padding", "remove it"),
+        (run.by != "weight", arg("by"), f"{measure} ranks sources by its own values", "remove it"),
+        (run.target is not None, arg("by", "logit"), f"{measure} is not measured on a logit", "remove it"),
+        (run.stages != RunConfig(()).stages, arg("stages"), f"{measure} has no stages", "remove it"),
+        (run.least, arg("least"), f"{measure} is not received from heads", "remove it"),
+        (
+            run.words,
+            arg("words"),
+            f"merges weights of heads, not {measure}",
+            f"remove {arg('words')} or {arg('measure')}",
+        ),
+        (run.predict, arg("predict"), f"{measure} shows no predictions", other),
+        (run.generate, arg("generate"), f"{measure} shows no predictions", other),
+        (run.pool is not None, arg("pool"), f"{measure} has no pooled map", _SELECT),
+    )
+    for given, where, message, hint in refused:
         if given:
-            raise UsageError(f"{run.measure} shows no predictions", where=where, hint=f"remove it, or {arg('measure')}")
-    if run.pool is not None:
-        hint = f"remove it; {arg('query')} and {arg('key')} select rows and columns"
-        raise UsageError(f"{run.measure} has no pooled map", where=arg("pool"), hint=hint)
+            raise UsageError(message, where=where, hint=hint)
 
 
 def _check_model(source: ModelSource, measure: RolloutMeasure) -> None:
@@ -132,14 +119,10 @@ def _check_model(source: ModelSource, measure: RolloutMeasure) -> None:
 
 def _layers(run: RunConfig, n_layers: int, measure: RolloutMeasure) -> list[int]:
     """Return the layers, ascending; a product needs consecutive ones."""
-    picked = run.layer
-    if picked.word == "mean":
-        raise UsageError(
-            f"{measure.name} cannot be averaged over layers",
-            where=arg("layer"),
-            hint="use all, or a range such as 0-3",
-        )
-    layers = sorted(picked.numbers(n_layers, "layer"))
+    if run.layer.word == "mean":
+        message, hint = f"{measure.name} cannot be averaged over layers", "use all, or a range such as 0-3"
+        raise UsageError(message, where=arg("layer"), hint=hint)
+    layers = sorted(run.layer.numbers(n_layers, "layer"))
     if measure.cumulative and layers != list(range(layers[0], layers[-1] + 1)):
         hint = f"use {layers[0]}-{layers[-1]}, or one layer"
         raise UsageError(f"{measure.name} needs consecutive layers", where=arg("layer"), hint=hint)
@@ -235,32 +218,18 @@ def _text_report(
     rollouts = []
     eligible = np.array([run.special or not token.special for token in text.tokens])
     eligible[0] &= run.special
+    covered = [([layer], matrix) for layer, matrix in zip(layers, matrices, strict=True)]
     if measure.cumulative:
         covered = [(layers, rollout(matrices, residual=measure.residual))]
-    else:
-        covered = [([layer], matrix) for layer, matrix in zip(layers, matrices, strict=True)]
-    for covered_tokens, matrix in covered:
+    for covered_layers, matrix in covered:
         rows = matrix[text.queries]
         keys, values = strongest(rows, eligible, run.top)
         nothing = [query for query, row in zip(text.queries, rows, strict=True) if not row.any()]
         part = rows[:, text.keys].astype(np.float32)
         part[[query in nothing for query in text.queries]] = np.nan
-        left_out = [] if run.special else [*LEFT_OUT]
-        rollouts.append(
-            TokenRollout(measure.name, covered_tokens, part, nothing, keys, values.astype(np.float32), left_out)
-        )
+        ranked = keys, values.astype(np.float32), [] if run.special else [*LEFT_OUT]
+        rollouts.append(TokenRollout(measure.name, covered_layers, part, nothing, *ranked))
     given = run.texts[text.number]
-    return TextReport(
-        given.text,
-        given.pair,
-        text.tokens,
-        None,
-        text.number,
-        text.queries,
-        text.keys,
-        [],
-        text.notes,
-        list(text.hidden),
-        rollouts=rollouts,
-        chat=chat_text(given, text.tokens),
-    )
+    about = given.text, given.pair, text.tokens, None, text.number, text.queries, text.keys, list[HeadReport]()
+    chat = chat_text(given, text.tokens)
+    return TextReport(*about, text.notes, list(text.hidden), rollouts=rollouts, chat=chat)

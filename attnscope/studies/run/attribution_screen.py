@@ -21,14 +21,8 @@ def present_attribution(text: TextReport, attribution: Attribution, settings: Di
     """Present the contribution of every part of the model to a token's logit."""
     yield GAP
     yield _heading(text, attribution, settings)
-    yield _ranking(
-        "part",
-        [(ours(name), value) for name, value in _parts(attribution)],
-        attribution.total,
-        _PARTS,
-        settings,
-        of="part",
-    )
+    parts = [(ours(name), value) for name, value in _parts(attribution)]
+    yield _ranking("part", parts, attribution.total, _PARTS, settings)
     yield GAP
     yield paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
     yield head_numbers(attribution.heads, settings)
@@ -40,11 +34,10 @@ def present_attribution(text: TextReport, attribution: Attribution, settings: Di
         ((Span(f"{position:>{digits}} "), token_span(text.tokens, position)), value)
         for position, value in enumerate(attribution.sources.tolist())
     ]
-    yield _ranking("token", named, float(attribution.sources.sum()), _SOURCES, settings, of="token")
+    yield _ranking("token", named, float(attribution.sources.sum()), _SOURCES, settings)
     yield GAP
-    yield paragraph(
-        (Span("head ← token", "bold"), Span("  what a head adds by reading one token, largest first", "dim"))
-    )
+    caption = "  what a head adds by reading one token, largest first"
+    yield paragraph((Span("head ← token", "bold"), Span(caption, "dim")))
     yield Text([_edge(text, edge, settings) for edge in attribution.edges[:_SOURCES]], " · ", 1)
 
 
@@ -69,26 +62,15 @@ def _target(token: TargetToken) -> Span:
 
 def _parts(attribution: Attribution) -> list[tuple[str, float]]:
     """List every part with its contribution."""
-    n_layers, n_heads = attribution.heads.shape
     parts = [("embedding", attribution.embedding), ("biases of norm and head", attribution.constant)]
-    parts += [
-        (f"L{layer}H{head}", float(attribution.heads[layer, head]))
-        for layer in range(n_layers)
-        for head in range(n_heads)
-    ]
+    parts += [(f"L{layer}H{head}", float(value)) for (layer, head), value in np.ndenumerate(attribution.heads)]
     parts += [(f"L{layer} MLP", value) for layer, value in enumerate(attribution.mlps.tolist())]
     parts += [(f"L{layer} attention bias", value) for layer, value in enumerate(attribution.attention_biases.tolist())]
     return [(name, value) for name, value in parts if value]
 
 
 def _ranking(
-    heading: str,
-    named: list[tuple[Spans, float]],
-    total: float,
-    most: int,
-    settings: DisplaySettings,
-    *,
-    of: str,
+    heading: str, named: list[tuple[Spans, float]], total: float, most: int, settings: DisplaySettings
 ) -> Table:
     """Rank parts by the magnitude of their contribution, with the sum of the others and of all."""
     order = np.argsort([-abs(value) for _, value in named], kind="stable").tolist()
@@ -97,7 +79,7 @@ def _ranking(
     labels = [label for label, _ in shown]
     if len(named) > most:
         left_out = len(named) - most
-        labels.append(ours(f"{left_out} other {of}{'s' * (left_out > 1)}", "dim"))
+        labels.append(ours(f"{left_out} other {heading}{'s' * (left_out > 1)}", "dim"))
         values.append(total - sum(values))
     largest = max(map(abs, values), default=0.0) or 1.0
     bars: list[float | None] = [value / largest for value in values]

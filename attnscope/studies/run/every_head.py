@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.run import Report
@@ -19,7 +17,7 @@ from attnscope.views.walk.scene import Scene
 if TYPE_CHECKING:
     from attnscope.model.batch import Batch
     from attnscope.model.tile import Recorder
-    from attnscope.studies.heads.measure import TextPass
+    from attnscope.studies.heads.measure import Sums, TextPass
 
 _CELLS = 400_000_000  # largest number of weights of all heads that roles are measured on, which takes a second or two
 
@@ -48,41 +46,35 @@ def inspect_with_every_head(run: RunConfig, progress: ProgressCallback | None = 
     return report, EveryHead(summary, measured.of_texts(len(report.texts)))
 
 
-@dataclass
 class RoleRecorders:
     """Record the roles of all heads on the texts of a run."""
 
-    _pass: "TextPass | None" = None
-    _sizes: tuple[int, int] = (0, 0)
-    _longest: int = 0
+    def __init__(self) -> None:
+        self._recorded: tuple[TextPass, Sums] | None = None
 
     def recorders(self, batch: "Batch", sizes: tuple[int, int]) -> "Mapping[int, Sequence[Recorder]]":
         """Return recorders of the roles; none for cross-attention or a very long text."""
-        self._sizes, self._longest = sizes, max(batch.tokens.lengths)
-        cells = sizes[0] * sizes[1] * len(batch.tokens.lengths) * self._longest**2
-        if batch.context is not None or cells > _CELLS:
+        count, longest = len(batch.tokens.lengths), max(batch.tokens.lengths)
+        if batch.context is not None or sizes[0] * sizes[1] * count * longest**2 > _CELLS:
             return {}
-        from attnscope.studies.heads.measure import TextPass
+        from attnscope.studies.heads.measure import Sums, TextPass
 
-        self._pass = TextPass(batch, range(len(batch.tokens.lengths)), sizes)
-        return self._pass.recorders
+        self._recorded = TextPass(batch, range(count), sizes), Sums(sizes, count, 0, longest, blocks=count)
+        return self._recorded[0].recorders
 
     def of_texts(self, count: int) -> list[TextRoles | None]:
         """Return the roles on every text."""
-        if self._pass is None:
-            return [None] * count
-        from attnscope.studies.heads.measure import Sums
-
-        sums = Sums(self._sizes, count, 0, self._longest, blocks=count)
-        self._pass.add_to(sums)
-        return [_of_text({name: array[n : n + 1] for name, array in sums.arrays.items()}) for n in range(count)]
-
-
-def _of_text(sums: Mapping[str, np.ndarray]) -> TextRoles | None:
-    words = int(sums["rows"].max(initial=0))
-    if not words:
-        return None
-    return TextRoles(*role_values(sums, [role for role in HEAD_ROLES if role.measured == "texts"]), words)
+        of_texts: list[TextRoles | None] = [None] * count
+        if self._recorded is None:
+            return of_texts
+        text_pass, sums = self._recorded
+        text_pass.add_to(sums)
+        roles = [role for role in HEAD_ROLES if role.measured == "texts"]
+        for n in range(count):
+            of_text = {name: array[n : n + 1] for name, array in sums.arrays.items()}
+            if words := int(of_text["rows"].max(initial=0)):
+                of_texts[n] = TextRoles(*role_values(of_text, roles), words)
+        return of_texts
 
 
 def with_roles(scene: Scene, roles: TextRoles | None) -> Scene:

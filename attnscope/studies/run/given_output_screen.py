@@ -18,28 +18,21 @@ _LISTED = 4  # other rules that are named
 
 def present_given_output(text: TextReport, given: GivenOutput, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn the comparison of a given output into parts."""
-    place: Spans = (
-        *ours(f"L{given.layer}H{given.head}, query {given.query} "),
-        token_span(text.tokens, given.query),
-        *ours(f", dimension {given.dimension}"),
-    )
     if given.agrees:
         agreement = f"equals the computed one up to {given.largest:.1g} (rounding explains {given.limit:.1g})"
         yield Facts([("output", (Span("the given output ", "good"), *ours(agreement)))], remark=False)
         return
-    numbers = f"; given {given.given:.6g}, computed {given.computed:.6g})"
+    place = f"by up to {given.largest:.2g} (L{given.layer}H{given.head}, query {given.query} "
+    numbers = f", dimension {given.dimension}; given {given.given:.6g}, computed {given.computed:.6g})"
     since = f", from layer {given.first_layer} on" if len(given.layers) > 1 else ""
-    lines: list[tuple[str, Spans]] = [
-        (
-            "output",
-            (
-                Span("the given output differs ", "bad"),
-                *ours(f"by up to {given.largest:.2g} ("),
-                *place,
-                *ours(f"{numbers}{since}; rounding explains {given.limit:.1g}"),
-            ),
-        )
-    ]
+    rounding = f"{numbers}{since}; rounding explains {given.limit:.1g}"
+    differs = (
+        Span("the given output differs ", "bad"),
+        Span(place),
+        token_span(text.tokens, given.query),
+        Span(rounding),
+    )
+    lines: list[tuple[str, Spans]] = [("output", differs)]
     if given.explained_by is not None:
         best = given.tried[0]
         lines.append(("", ours(f"it is that of another rule: {best.rule} (difference {best.difference:.1g})", "bold")))

@@ -11,7 +11,7 @@ from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.run.every_head import EveryHead, TextRoles, with_roles
-from attnscope.studies.screens.header import notes, report_header, report_text_header, unknown_words
+from attnscope.studies.screens.header import notes, report_header, text_headers, unknown_words
 from attnscope.studies.screens.spans import present_spans
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, ViewPart
@@ -26,8 +26,7 @@ def present_page(report: Report, settings: DisplaySettings, display: Display) ->
     """Turn a report into the parts of a page."""
     yield from unknown_words(report.texts)
     yield from report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
-    for text in report.texts:
-        yield report_text_header(text, len(report.texts), settings)
+    yield from text_headers(report.texts, settings)
     for text in report.texts:
         if text.spans is not None:
             yield from present_spans(text, text.spans, settings, heat=True)

@@ -21,11 +21,8 @@ def row_list(
 ) -> list[ViewPart]:
     """Present the only row of these panels, which all have keys as columns; the last one has the weights or shares.
 
-    If the text is long, the keys with the largest weights are listed, and the weight of the others is summed.
-
-    Args:
-        others: How to list the other keys.
-        head: Report with the contributions of the ranked keys; None if there are none.
+    Of a long text, the keys with the largest weights are listed, and the weight of the others is summed; `others` tells
+    how to list these. The contributions of ranked keys are those of `head`.
     """
     weights = panels[-1]
     row = np.nan_to_num(weights.matrix[0].astype(np.float64))

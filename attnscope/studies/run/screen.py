@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
-from attnscope.findings.overview import Pooled
-from attnscope.findings.run import HeadReport, Report, TextReport
+from attnscope.findings.run import HeadReport, Pooled, Report, TextReport
 from attnscope.studies.rollout.screen import present_rollouts
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import brief, contributors, fitted, generated
@@ -16,7 +15,7 @@ from attnscope.studies.screens.header import (
     more_of_report,
     notes,
     report_header,
-    report_text_header,
+    text_headers,
     token_ids,
     unknown_words,
 )
@@ -45,8 +44,9 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
         yield GAP
     yield from unknown_words(report.texts)
     yield from report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
-    for text, thumbnails in zip(report.texts, small, strict=True):
-        yield report_text_header(text, len(report.texts), settings)
+    headers = text_headers(report.texts, settings)
+    for text, header, thumbnails in zip(report.texts, headers, small, strict=True):
+        yield header
         if settings.ids:
             yield token_ids(text)
         if text.given_output is not None:
@@ -101,10 +101,8 @@ def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, 
         yield from each
         return
     option = settings.named("--layer L --head H, or --stage weights", "layer, head, stages")
-    omitted = paragraph(
-        ours(f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "dim"), remark=True
-    )
-    yield FirstFitting([each], [GAP, _thumbnails(text), omitted], lines=_MOST_LINES)
+    omitted = ours(f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "dim")
+    yield FirstFitting([each], [GAP, _thumbnails(text), paragraph(omitted, remark=True)], lines=_MOST_LINES)
 
 
 def _present_head(
@@ -168,10 +166,8 @@ def _all_rows(text: TextReport) -> bool:
 def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[ViewPart]]:
     """Return the form in which the weights are the only matrix, if the text has other matrices."""
     weights = [stage for stage in stages if stage.name == "weights"]
-    other_stages = [stage.name for stage in stages if stage.name != "weights"]
-    if not weights or not other_stages:
-        return []
-    return [[GAP, Matrices(weights), *_not_shown(", ".join(other_stages), stages, settings)]]
+    others = ", ".join(stage.name for stage in stages if stage.name != "weights")
+    return [[GAP, Matrices(weights), *_not_shown(others, stages, settings)]] if weights and others else []
 
 
 def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart] | None:
@@ -202,10 +198,7 @@ def _are_maps(text: TextReport) -> bool:
 
 
 def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
-    """Tell whether a text has so many heads that they are drawn side by side, on one scale.
-
-    `brief`: No stages were named, so that the weights of two heads are enough.
-    """
+    """Tell whether a text has so many heads that they are drawn side by side; two suffice if no stages were named."""
     layers = {head.layer for head in text.heads}
     numbered = all(isinstance(number, int) for head in text.heads for number in (head.layer, head.head))
     drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)

@@ -6,10 +6,10 @@ STUDY = Study(
     (
         FindingsKind(
             "run",
-            "attnscope.findings.run:Report",
-            "attnscope.studies.run.screen:present_report",
+            "run:Report",
+            "run.screen:present_report",
             (*DRAWN, ".safetensors", ".npz", *TABLES),
-            page="attnscope.studies.run.page:present_page",
+            page="run.page:present_page",
         ),
-    ),
+    )
 )

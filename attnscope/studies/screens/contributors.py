@@ -21,10 +21,7 @@ MEASURES = {"weight": "weight", "value": "α·‖v‖", "projected": "α·‖vW�
 
 
 def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
-    """Present the strongest sources of every shown query, with numbers as text and remarks.
-
-    `compact` makes them one paragraph per query, instead of one line per source.
-    """
+    """Present the strongest sources of every shown query, with numbers and remarks; compact in one paragraph each."""
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
     title = Span("top contributors", "bold"), Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "dim")
@@ -75,7 +72,7 @@ def brief(ranking: Bars) -> Bars:
 
 
 def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
-    """Explain α·‖v‖ and α·‖vW‖; `titled` if the title in front already names α·‖v‖."""
+    """Explain α·‖v‖ and α·‖vW‖; a title in front may already name α·‖v‖."""
     text = f"{':' if titled else '; α·‖v‖:'} weight × norm of the source's value"
     return ours(text + ("; α·‖vW‖: after the output projection" if "projected" in measures else ""), "dim")
 
@@ -83,22 +80,17 @@ def _norms(measures: Sequence[str], *, titled: bool) -> Spans:
 def generated(text: TextReport, ranking: Bars) -> Iterator[ViewPart]:
     """Present the strongest sources of each generated token, in the row of the query before it."""
     rows = {query: row for row, query in enumerate(text.queries)}
-    chosen = [
-        (prediction.position, rows[prediction.position]) for prediction in text.generated if prediction.position in rows
-    ]
-    if chosen:
-        caption = (
-            Span("generated tokens", "bold"),
-            Span("  what the token before each attended to when the model predicted it", "dim"),
-        )
+    before = [prediction.position for prediction in text.generated if prediction.position in rows]
+    if before:
+        caption = "  what the token before each attended to when the model predicted it"
         yield GAP
         yield msgspec.structs.replace(
             ranking,
-            title=caption,
+            title=(Span("generated tokens", "bold"), Span(caption, "dim")),
             meaning=_norms([name for name, meaning in MEASURES.items() if meaning in ranking.measures], titled=False),
-            queries=token_axis("new", text.tokens, [position + 1 for position, _ in chosen]),
-            rows=[ranking.rows[row] for _, row in chosen],
-            remainders=[ranking.remainders[row] for _, row in chosen],
+            queries=token_axis("new", text.tokens, [position + 1 for position in before]),
+            rows=[ranking.rows[rows[position]] for position in before],
+            remainders=[ranking.remainders[rows[position]] for position in before],
             compact=False,
         )
 
@@ -118,9 +110,8 @@ def _summed(
     if len(kept) == len(row):
         return row, None
     if "weights" not in head.stages:
-        left = (
-            1 - sum(of[source.index] for source in kept) - (0.0 if head.rows.sink is None else float(head.rows.sink[r]))
-        )
+        drained = 0.0 if head.rows.sink is None else float(head.rows.sink[r])
+        left = 1 - sum(of[source.index] for source in kept) - drained
         return (row, None) if head.top.left_out else (kept, ("others", _sum_text(max(0.0, left), digits)))
     weights = head.stages["weights"][r].astype(np.float64)
     excluded = ranked_out(text.sources, head.top.left_out)
@@ -128,11 +119,7 @@ def _summed(
 
 
 def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: Digits) -> tuple[str, str]:
-    """Count the sources of a row that are not listed, and sum their weight.
-
-    `excluded`: which sources do not take part in the ranking.
-    `digits`: how the sum is written; one that would be 0 as less than the smallest number.
-    """
+    """Count the sources of a row that take part in the ranking and are not listed, and sum their weight."""
     other_weights = np.where(excluded, 0.0, weights)
     other_weights[kept] = 0
     return f"{(other_weights > 0).sum()} more", _sum_text(float(other_weights.sum()), digits)

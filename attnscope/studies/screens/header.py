@@ -11,7 +11,7 @@ from msgspec import structs
 from attnscope.findings.provenance import MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import ROW_STATISTICS, Means
 from attnscope.findings.run import STAGES, HeadReport, Report, TextReport
-from attnscope.findings.tokens import continues, describe_unknown
+from attnscope.findings.tokens import Token, continues, describe_unknown
 from attnscope.views.axes import format_positions
 from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -43,10 +43,7 @@ def random_weights_of(label: str, provenance: Provenance, first: Provenance) -> 
 
 
 def unknown_words(texts: Sequence[TokenizedText], model: Spans = ()) -> Iterator[ViewPart]:
-    """Warn of words that the tokenizer does not know, before any number computed from its tokens.
-
-    `model`: whose tokenizer it is, if there are several.
-    """
+    """Warn of words that the tokenizer (of a model, if several) does not know, before numbers of its tokens."""
     of = (Span(" of "), *model) if model else ()
     share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
     if share:
@@ -90,11 +87,8 @@ def report_header(
     machine = [value for value in (provenance.device, provenance.dtype) if value not in usual]
     given = provenance.weights == "given"
     engine = [] if provenance.engine == "native" or given else [f"engine {provenance.engine}"]
-    items = [
-        *map(untrusted, [provenance.part] if provenance.part else []),
-        ours(sizes),
-        *map(untrusted, [*machine, *engine]),
-    ]
+    part = [untrusted(provenance.part)] if provenance.part else []
+    items = [*part, ours(sizes), *map(untrusted, [*machine, *engine])]
     family = () if given else untrusted(f" ({provenance.family})")
     after = (*family, Span(" · "), *_joined(items, " · "))
     title = provenance.family if given else "model"
@@ -161,42 +155,30 @@ def _joined(items: Iterable[Spans], between: str) -> Spans:
     return joined
 
 
+def named_tokens(tokens: Sequence[Token], positions: Sequence[int], between: str = ", ") -> Spans:
+    """Name tokens, each after its position."""
+    return _joined(((Span(f"{position} "), token_span(tokens, position)) for position in positions), between)
+
+
 def counted(number: int, what: str) -> str:
     """Count things: `1 token`, `1,024 tokens`."""
     return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def report_text_header(
-    text: TextReport, count: int, settings: DisplaySettings, name: str | None = None, *, around: int = 0
-) -> Facts:
-    """Present one of `count` texts of a report; see `text_header`."""
-    name = name or ("text" if count == 1 else f"text {text.index}")
-    rows = text.queries if len(text.queries) < len(text.tokens) else []
-    return text_header(text, name, settings, rows=rows, padding=text.padding, hidden=text.hidden, around=around)
-
-
 def text_headers(texts: Sequence[TokenizedText], settings: DisplaySettings) -> list[Facts]:
     """Present each of some texts; see `text_header`."""
-    return [text_header(text, "text" if len(texts) == 1 else f"text {n}", settings) for n, text in enumerate(texts)]
+    return [text_header(text, settings, "text" if len(texts) == 1 else f"text {n}") for n, text in enumerate(texts)]
 
 
-def text_header(
-    text: TokenizedText,
-    name: str,
-    settings: DisplaySettings,
-    *,
-    rows: Sequence[int] = (),
-    padding: int = 0,
-    hidden: Sequence[int] = (),
-    around: int = 0,
-) -> Facts:
-    """Present the text and its number of tokens.
+def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "text", *, around: int = 0) -> Facts:
+    """Present the text, its number of tokens, and the shown rows if they are not all.
 
-    `rows`: positions of the shown rows; empty for all.
-    `padding`: number of padding tokens.
-    `hidden`: positions of hidden keys.
     `around`: start of the word that has to be shown if not all of the text fits.
     """
+    rows, padding, hidden = list[int](), 0, list[int]()
+    if isinstance(text, TextReport):
+        rows = text.queries if len(text.queries) < len(text.tokens) else []
+        padding, hidden = text.padding, text.hidden
     n_generated = sum(token.made for token in text.tokens)
     generated = f", {n_generated:,} of them generated (marked {NEW})" if n_generated else ""
     size = Span(f" · {counted(len(text.tokens) - padding, 'token')}{generated}")
@@ -257,17 +239,11 @@ def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Span
 
 def head_header(report: Report, text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present a layer and head, why it is shown, and its average row."""
-    spans = [Span(head_name(head), "title")]
     parts = [ours(f"text {text.index}")] if len(report.texts) > 1 else []
     parts += [untrusted(head.chosen)] if head.chosen and not settings.data_only else []
-    between = "  "
-    if report.provenance.weights == "random":
-        spans += RANDOM_WEIGHTS
-        between = " "  # the badge ends with a blank
-    for part in parts:
-        spans += [Span(between), *part]
-        between = "  "
-    yield paragraph(tuple(spans))
+    badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
+    between = ours(" " if badge else "  ")  # the badge ends with a blank
+    yield paragraph((Span(head_name(head), "title"), *badge, *(between if parts else ()), *_joined(parts, "  ")))
     if facts := _row_facts(text, head):
         yield Text([ours(fact, "dim") for fact in facts], " ", remark=True)
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.arrays import Floats
-from attnscope.findings.overview import Pooled
-from attnscope.findings.run import HeadReport, TextReport
+from attnscope.findings.run import HeadReport, Pooled, TextReport
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import column_texts, digits_for
 from attnscope.views.parts import GAP, Bar, Bars, Column, Table, ViewPart, WeightMap, paragraph
@@ -66,15 +65,10 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
     if order:
         parts = (100 * mass[order] / total).astype(np.float32)
         digits = digits_for(parts, 1)
-        bars = [
-            Bar(
-                n,
-                float(mass[key] / mass[order[0]]),
-                [f"{mass[key]:,.1f}", f"{digits.text(part)} %"],
-                None,
-                [token_span(text.sources, p) for p in reversed(range(max(0, key - NEIGHBOURS), key))],
-                [token_span(text.sources, p) for p in range(key + 1, min(key + 1 + NEIGHBOURS, len(text.sources)))],
-            )
-            for n, (key, part) in enumerate(zip(order, parts.tolist(), strict=True))
-        ]
+        bars = []
+        for n, (key, part) in enumerate(zip(order, parts.tolist(), strict=True)):
+            before, after = range(max(0, key - NEIGHBOURS), key)[::-1], range(key + 1, key + 1 + NEIGHBOURS)
+            around = ([token_span(text.sources, p) for p in side if p < len(text.sources)] for side in (before, after))
+            numbers = [f"{mass[key]:,.1f}", f"{digits.text(part)} %"]
+            bars.append(Bar(n, float(mass[key] / mass[order[0]]), numbers, None, *around))
         yield Bars(token_axis("source", text.sources, order), ["weight", "share"], [bars])

@@ -34,17 +34,13 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
     count = len(text.generated)
     caption = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
     yield paragraph((Span("generated", "bold"), Span(caption, "dim")))
-    wide = len(str(len(text.tokens) - 1))
-    names = [(f"{prediction.position + 1:>{wide}} ", prediction.tokens[0].text) for prediction in text.generated]
-    tokens = [(Span(number), Span(name, "", "token")) for number, name in names]
-    shares = [candidate.tokens[0].probability for candidate in text.generated]
-    seconds = [prediction.tokens[1] if len(prediction.tokens) > 1 else None for prediction in text.generated]
-    columns = [
-        Column("probability", [percent(share) for share in shares]),
-        Column(
-            "next best", ["" if candidate is None else percent(candidate.probability) for candidate in seconds], "dim"
-        ),
-    ]
+    wide, shares, seconds, tokens = len(str(len(text.tokens) - 1)), list[float](), list[str](), list[Spans]()
+    for prediction in text.generated:
+        best, *others = prediction.tokens
+        tokens.append((Span(f"{prediction.position + 1:>{wide}} "), Span(best.text, "", "token")))
+        shares.append(best.probability)
+        seconds.append(percent(others[0].probability) if others else "")
+    columns = [Column("probability", list(map(percent, shares))), Column("next best", seconds, "dim")]
     yield Table("token", columns, labels=tokens, bars=shares)
 
 

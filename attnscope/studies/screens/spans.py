@@ -36,28 +36,22 @@ class ShownSpans:
     def join(self, weights: Matrix, sizes: Sequence[int]) -> Matrix:
         """Join rows and columns: weights are summed over keys, and averaged over the tokens of queries."""
         summed = np.stack([weights[:, members].sum(1) for members in self.members], axis=1)
-        rows = []
-        for members in self.members:
-            live = [span for span in members if not np.isnan(summed[span]).all()]
-            tokens = np.array([sizes[span] for span in live], dtype=np.float64)
-            rows.append(
-                np.average(summed[live], axis=0, weights=tokens) if live else np.full(len(self.members), np.nan)
-            )
-        return np.stack(rows)
+        rows = np.full((len(self.members), len(self.members)), np.nan)
+        for row, members in zip(rows, self.members, strict=True):
+            if live := [span for span in members if not np.isnan(summed[span]).all()]:
+                row[:] = np.average(summed[live], axis=0, weights=[float(sizes[span]) for span in live])
+        return rows
 
 
 def joined_spans(span_report: SpanReport) -> ShownSpans:
     """Join neighbours of about equal length until at most MOST remain; the reading span stays alone."""
     spans = span_report.text
-    sizes = np.bincount(spans.of_token, minlength=len(spans.names)).tolist()
+    sizes = spans.sizes
     groups = [[number] for number in range(len(spans.names))]
     alone = {n for n, kind in enumerate(spans.kinds) if kind != "text"} | {span_report.query}
     while len(groups) > MOST:
-        together = [
-            (sum(sizes[n] for n in (*first, *second)), at)
-            for at, (first, second) in enumerate(pairwise(groups))
-            if not alone & {*first, *second}
-        ]
+        pairs = [(*first, *second) for first, second in pairwise(groups)]
+        together = [(sum(sizes[n] for n in pair), at) for at, pair in enumerate(pairs) if not alone & {*pair}]
         if not together:
             break
         _, at = min(together)
@@ -123,15 +117,13 @@ def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) 
     """Return the matrix of spans, with a column for the sink if there is one."""
     heads, whose = averaged_heads(spans)
     weights, sink = mean_weights(spans, heads)
-    sizes = np.bincount(spans.text.of_token, minlength=len(spans.text.names)).tolist()
+    sizes = spans.text.sizes
     matrix = shown.join(weights, sizes).astype(np.float32)
     rows = span_axis("query", shown.names, shown.outside)
     columns = replace(rows, kind="key")
     if sink is not None:
-        column = [
-            np.nansum([sink[n] * sizes[n] for n in members]) / sum(sizes[n] for n in members)
-            for members in shown.members
-        ]
+        sums = [np.nansum([sink[n] * sizes[n] for n in members]) for members in shown.members]
+        column = [total / size for total, size in zip(sums, shown.sizes, strict=True)]
         matrix = np.column_stack((matrix, np.array(column, dtype=np.float32)))
         columns = with_sink(columns)
     masked = [bool(np.isnan(row[: len(shown.names)]).all()) for row in matrix]
@@ -142,10 +134,7 @@ def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) 
 
 
 def span_axis(kind: AxisKind, names: Sequence[str], outside: Sequence[bool]) -> Axis:
-    """Return the axis of spans.
-
-    `outside`: whether each is no part of the text, such as its special tokens.
-    """
+    """Return the axis of spans, of which some are outside of the text, such as its special tokens."""
     return Axis(kind, range(len(names)), [Span(name, origin="untrusted") for name in names], outside, len(names))
 
 
@@ -155,16 +144,14 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     weights, sink = mean_weights(spans, heads)
     shares, names = weights[spans.query], spans.text.names
     name = Span(names[spans.query], "bold", "untrusted")
-    size = counted(len(spans.rows), "token")
-    yield paragraph(
-        (name, Span(" reads", "bold"), Span(f"  {size}, {whose}: share of their weight on each span", "dim"))
-    )
+    caption = f"  {counted(len(spans.rows), 'token')}, {whose}: share of their weight on each span"
+    yield paragraph((name, Span(" reads", "bold"), Span(caption, "dim")))
     if np.isnan(shares).all():
         yield paragraph(ours("its tokens may attend to nothing", "dim"))
         return
     shown = joined_spans(spans)
     share = [float(np.nansum(shares[members])) for members in shown.members]
-    labels: list[Spans] = [(Span(name, origin="untrusted"),) for name in shown.names]
+    labels = [untrusted(name) for name in shown.names]
     values, sizes = list(share), [str(size) for size in shown.sizes]
     if sink is not None:
         labels.append(ours("(sink)"))

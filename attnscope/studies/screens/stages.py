@@ -17,10 +17,7 @@ BIAS_NAMES = {"alibi": "ALiBi"}  # of position biases, as their papers write the
 def stage_matrices(
     text: TextReport, head: HeadReport, settings: DisplaySettings, *, given: bool = False
 ) -> list[Panel]:
-    """Return the stages of a head's report, in the order of computation.
-
-    `given`: the weights are another program's, so that nothing is known of what they were computed from.
-    """
+    """Return the stages of a head's report in the order of computation; of given weights, nothing more is known."""
     rows = token_axis("query", text.tokens, text.queries)
     keys = token_axis(source_kind(text), text.sources, text.keys)
     masked_rows = [position in head.fully_masked for position in text.queries]

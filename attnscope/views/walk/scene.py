@@ -12,8 +12,7 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import Floats, Matrix
-from attnscope.findings.overview import Pooled
-from attnscope.findings.run import HeadRef
+from attnscope.findings.run import HeadRef, Pooled
 from attnscope.findings.tokens import LeftOut
 from attnscope.views.axes import Axis
 from attnscope.views.scales import pool_largest
