@@ -38,10 +38,12 @@ def show(findings, settings, display):
 def lengths(monkeypatch):
     """The study `lengths`, as if there were a folder and a line of it."""
     module = ModuleType("attnscope.studies.lengths.study")
-    kind = FindingsKind("lengths", f"{__name__}:Lengths", f"{__name__}:show")
+    kind = FindingsKind("lengths", "lengths:Lengths", "lengths.study:show")
     options = (*RUN, number("most", "Options", 1, "Number of words."))
     module.STUDY = Study((kind,), StudyCommand("Count letters.", "attnscope lengths abc", answer, options))
-    for name in ("attnscope.studies.lengths", module.__name__):
+    module.Lengths, module.show = Lengths, show
+    monkeypatch.setattr(Lengths, "__module__", "attnscope.findings.lengths")
+    for name in ("attnscope.studies.lengths", module.__name__, Lengths.__module__):
         monkeypatch.setitem(sys.modules, name, module)
     studies = (*registry.STUDIES, "lengths")
     for holder in ("attnscope.studies.registry", "attnscope.api.functions"):
@@ -80,12 +82,9 @@ def test_a_declared_study_has_a_command_a_function_and_files(lengths, monkeypatc
 
 
 def test_every_kind_of_findings_names_a_class_and_formats_that_are_written():
-    from importlib import import_module
-
     from attnscope.studies.formats import FILE_FORMATS
 
     endings = {form.ending for form in FILE_FORMATS}
     for kind in registry.kinds():
-        module, _, name = kind.findings.partition(":")
-        assert issubclass(getattr(import_module(module), name), msgspec.Struct)
+        assert issubclass(kind.findings_type(), msgspec.Struct)
         assert set(kind.formats) <= endings
