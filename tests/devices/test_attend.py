@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnscope.model.attention import attend
 from attnscope.model.cuts import BatchCuts, EdgeCut, HeadCut, LayerCut
-from attnscope.model.inputs import AttentionInputs
+from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.logit_parts import HeadLogits
 from attnscope.model.precision import has_float64
 from attnscope.model.recorders import (
@@ -36,7 +36,7 @@ from attnscope.model.recorders import (
 )
 from attnscope.model.recorders.sums import ReceivedRecorder
 from attnscope.model.tile import Recorder
-from attnscope.request.masks.terms import Mask
+from attnscope.request.masks.terms import Causal, Mask
 from tests.helpers.attention_cases import Case, cases, masks
 
 WIDTH = 5  # of the residual stream, as in `cases`
@@ -261,6 +261,23 @@ def test_every_recorder_is_compared() -> None:
 @given(call=calls())
 def test_a_layer_on_a_gpu_has_the_numbers_of_the_cpu(gpu: str, call: Call) -> None:
     compare(call, gpu)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("recorded", [[0, 1], [0, 2], []])
+def test_a_bias_gets_numbers_of_heads_that_are_on_the_gpu(gpu: str, recorded: list[int]) -> None:
+    """Of recorded heads, and of those that only the next layer needs."""
+
+    def bias(queries: Tensor, keys: Tensor, heads: Tensor) -> Tensor:
+        return (keys - queries) * heads[:, None, None] * 0.1
+
+    outputs = []
+    for device in ("cpu", gpu):
+        sides = torch.randn(3, 1, 4, 6, 2, generator=torch.Generator().manual_seed(0)).to(device)
+        recorder = MatrixRecorder(["weights"], recorded, range(6), range(6))
+        inputs = AttentionInputs(0, *sides, AttentionSpec(1.0, Causal(), bias=bias))
+        outputs.append(attend(inputs, [recorder] if recorded else [], need_output=True))
+    torch.testing.assert_close(outputs[1].cpu(), outputs[0])
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import attnscope
-from attnscope.base.errors import UsageError
+from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.engines.transformers.backends import FLEX, with_settings_kept
-from attnscope.studies.doctor import run
+from attnscope.studies.doctor import arithmetic, run
+from attnscope.studies.doctor.any_tokenizer import SpecialIds
+from attnscope.studies.doctor.batches import read_batch
 from attnscope.studies.doctor.positions import _used
 from tests.devices.test_attend import moved
-from tests.doctor.bugs import Arguments, block_mask, model, pack
+from tests.doctor.bugs import Arguments, block_mask, ids, model, pack, t5
 from tests.doctor.sound import batches
 from tests.helpers.tiny_models import LONGROPE
 
@@ -65,6 +67,48 @@ def test_a_model_in_bfloat16_gets_the_verdicts_of_the_cpu(gpu: str) -> None:
 
 
 @pytest.mark.cuda
+def test_a_boolean_mask_of_a_model_in_bfloat16_may_be_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "backend")
+    tokens, _, documents = pack()
+    batch = {"input_ids": tokens, "attention_mask": block_mask(documents) == 0}
+    expected = verdicts({"model": model("llama").bfloat16(), "batch": batch, "attn": ["sdpa"]})
+    there = moved(batch, torch.device(gpu))
+    assert verdicts({"model": model("llama").bfloat16().to(gpu), "batch": there, "attn": ["sdpa"]}) == expected
+
+
+@pytest.mark.cuda
+def test_the_tokens_of_a_decoder_may_be_on_the_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(monkeypatch, "future")
+    batch = {"input_ids": ids(1, 7), "decoder_input_ids": ids(1, 6)}
+    expected = verdicts({"model": t5(), "batch": batch})
+    assert verdicts({"model": t5().to(gpu), "batch": moved(batch, torch.device(gpu))}) == expected
+
+
+@pytest.mark.cuda
+def test_what_a_query_should_see_is_known_where_the_batch_is(gpu: str) -> None:
+    tokens, positions, _ = pack()
+    batch = {"input_ids": tokens, "position_ids": positions}
+    seen = []
+    for device in ("cpu", gpu):
+        read = read_batch(moved(batch, torch.device(device)), SpecialIds(), prefix=2)
+        seen.append(read.expected(causal=True, window=4))
+        assert seen[-1].device == torch.device(device)
+    assert torch.equal(seen[0], seen[1].cpu())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_only_a_copy_on_the_host_has_to_fit_into_its_memory(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "memory_bound", lambda most: SimpleNamespace(size=0))
+    subject = SimpleNamespace(model=nn.Linear(2, 2).bfloat16(), device=torch.device(device))
+    exam: Any = SimpleNamespace(_reference={}, subject=subject)
+    if device == "cpu":
+        with pytest.raises(AttnscopeError, match="more than there is"):
+            arithmetic._float32(exam)
+    else:
+        assert next(arithmetic._float32(exam).parameters()).dtype == torch.float32
+
+
+@pytest.mark.cuda
 @pytest.mark.parametrize("on_gpu", ["input_ids", "attention_mask position_ids cu_seq_lens_q"])
 def test_parts_of_a_batch_may_be_on_different_devices(gpu: str, on_gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model and the documents that the caller states are on others as well."""
@@ -108,7 +152,7 @@ class Turned(nn.Module):
 def test_frequencies_are_read_from_a_module_on_the_gpu(gpu: str, factor: float) -> None:
     module = Turned(factor).to(gpu)
     used, scale = _used(SimpleNamespace(), module, None, module.inv_freq, 64)
-    assert used.tolist() == pytest.approx([(factor or 1) * rate for rate in (1.0, 0.5, 0.25)])
+    torch.testing.assert_close(used, (factor or 1) * torch.tensor([1.0, 0.5, 0.25]))  # on the CPU
     assert scale == 1
 
 

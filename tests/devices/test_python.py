@@ -88,8 +88,9 @@ def test_a_function_of_a_long_text_is_evaluated_on_the_gpu(gpu: str) -> None:
 
 
 @pytest.mark.cuda
-def test_positions_that_are_given_are_those_of_the_gpu(gpu: str, model: hf.PreTrainedModel, tmp_path: Path) -> None:
-    model.save_pretrained(tmp_path)
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_positions_that_are_given_are_those_of_the_gpu(gpu: str, name: str, tmp_path: Path) -> None:
+    next(row for row in TABLE if row.name == name).make().save_pretrained(tmp_path)
     given = {"input_ids": [[4, 9, 5, 6]], "position_ids": [[3, 4, 9, 1]], "layer": "all", "head": "all"}
     cpu, other = (attnscope.inspect(model=str(tmp_path), device=device, **given) for device in ("cpu", gpu))
     np.testing.assert_allclose(weights(other), weights(cpu), atol=1e-5)
