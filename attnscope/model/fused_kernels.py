@@ -1,9 +1,13 @@
 """Kernels of a recorded layer, in Triton: output, strongest keys and row statistics, without a matrix in memory.
 
-`layer_kernel` walks over the keys once, as flash attention does, with p = exp(s − m) for the largest score m so far.
-Beside l = Σp and Σp·v it adds up Σp·(s − m) for the entropy, Σp·|i − j| for the distance, and p over kinds of keys and
-near the diagonal; all are rescaled as m grows. Of every row it keeps the five chunks of keys with the largest scores,
-in which the five strongest keys are. `ranking_kernel` scores the keys of these chunks again, and takes the five.
+`layer_kernel` walks over the keys once, as flash attention does, with p = 2^(s − m) for the largest score m so far, in
+bits. Beside l = Σp and Σp·v it adds up Σp·(s − m) for the entropy, Σp·|i − j| for the distance, and p over kinds of
+keys and near the diagonal; all are rescaled as m grows. Of every row it keeps the five chunks of keys with the largest
+scores, in which the five strongest keys are. `ranking_kernel` scores the keys of these chunks again and takes the five.
+
+A step takes BN keys, in chunks of SUB. Threads of a GPU hold the scores of a row in turns, RUN adjacent columns each.
+Keys are put into such columns that a thread holds one chunk: it adds up and ranks without asking other threads. Only
+the end joins the sums and the five chunks of each thread.
 """
 
 import triton
@@ -11,6 +15,7 @@ import triton.language as tl
 
 CHUNKS: tl.constexpr = tl.constexpr(5)  # that a row keeps: as many as keys are ranked
 SLOTS: tl.constexpr = tl.constexpr(8)  # a row's places in memory: the next power of two
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 STATISTICS = (
     "log_sum", "entropy", "distance", "first", "self", "within_16", "within_64", "within_256", "within_1024", "special",
     "punctuation", "content", "sink", "max_score",
@@ -48,15 +53,28 @@ def _visible(rows, keys, length, window, prefix, CAUSAL: tl.constexpr, WINDOWED:
 
 
 @triton.jit
+def _sum(x):
+    """Sum over the keys of every chunk: (BM, turns, chunks, RUN) to (BM, chunks)."""
+    return tl.sum(tl.sum(x, 3), 1)
+
+
+@triton.jit
+def _max(x):
+    return tl.max(tl.max(x, 3), 1)
+
+
+@triton.jit
 def layer_kernel(
     Q, K, V, KINDS, NORMS, LENGTHS, SINKS, OUT, STATS, KEPT, scale, softcap, n, heads, window, prefix,
     SHARE: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
     HAS_SINKS: tl.constexpr, BY_VALUE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SUB: tl.constexpr,
+    RUN: tl.constexpr,
 ):  # fmt: skip
     """Compute a block of BM rows of one head of one text.
 
-    Q, OUT (B, H, n, E); K, V (B, H / SHARE, n, E); KINDS (B, 3, n) float32; NORMS (B, H / SHARE, n), logarithms, read
-    if BY_VALUE; LENGTHS (B) int32; SINKS (H) float32; STATS (14, B, H, n) float32; KEPT (B, H, n, SLOTS) int32.
+    Q, OUT (B, H, n, E); K, V (B, H / SHARE, n, E); KINDS (B, 3, n) float32, n rounded up to BN; NORMS
+    (B, H / SHARE, n), logarithms, read if BY_VALUE; LENGTHS (B) int32; SINKS (H) float32; STATS (14, B, H, n) float32;
+    KEPT (B, H, n, SLOTS) int32.
     """
     # the last blocks, which are the longest under a causal mask, first
     start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
@@ -64,14 +82,20 @@ def layer_kernel(
     line, group = (text * heads + head).to(tl.int64) * n, (text * (heads // SHARE) + head // SHARE).to(tl.int64) * n
     rows, e = start + tl.arange(0, BM), tl.arange(0, E)
     inside, length = rows < n, tl.load(LENGTHS + text)
-    q = tl.load(Q + (line + rows)[:, None] * E + e[None], mask=inside[:, None], other=0.0)
-    low = tl.full([BM], float("-inf"), tl.float32)
-    m, v0, v1, v2, v3, v4 = low, low, low, low, low, low
-    zero = tl.zeros([BM], tl.float32)
+    q = tl.load(Q + line * E + (rows[:, None] * E + e[None]), mask=inside[:, None], other=0.0)
+    CHUNKED: tl.constexpr = (1, SUB // RUN, BN // SUB, RUN)  # of the columns: turns, chunks, RUN
+    column, chunk = tl.arange(0, BN), tl.arange(0, BN // SUB)[None]
+    within = column // (RUN * (BN // SUB)) * RUN + column % RUN  # the chunk
+    order = tl.max_contiguous(tl.multiple_of(column // RUN % (BN // SUB) * SUB + within, RUN), RUN)
+    within, padded = tl.reshape(within, CHUNKED), (n + BN - 1) // BN * BN
+    m = tl.full([BM], float("-inf"), tl.float32)
+    low = tl.full([BM, BN // SUB], float("-inf"), tl.float32)
+    v0, v1, v2, v3, v4 = low, low, low, low, low
+    zero = tl.zeros([BM, BN // SUB], tl.float32)
     total, spread, distance, first, own = zero, zero, zero, zero, zero
     special, punctuation, content = zero, zero, zero
     near16, near64, near256, near1024 = zero, zero, zero, zero
-    none = tl.full([BM], -1, tl.int32)
+    none = tl.full([BM, BN // SUB], -1, tl.int32)
     p0, p1, p2, p3, p4 = none, none, none, none, none
     output = tl.zeros([BM, E], tl.float32)
     begin, end = 0, tl.minimum(length, n)
@@ -81,90 +105,102 @@ def layer_kernel(
     if CAUSAL:
         end = tl.minimum(end, tl.maximum(start + BM, prefix))
     for k0 in range(begin, end, BN):
-        keys = k0 + tl.arange(0, BN)
+        keys = k0 + order
         there = keys < n
-        k = tl.load(K + (group + keys)[:, None] * E + e[None], mask=there[:, None], other=0.0)
+        k = tl.load(K + group * E + (keys[:, None] * E + e[None]), mask=there[:, None], other=0.0)
         # Triton's own choice for float32 would be TF32
-        s = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        if CAPPED:
-            s = softcap * _tanh(s / softcap)
-        s = tl.where(_visible(rows[:, None], keys[None], length, window, prefix, CAUSAL, WINDOWED), s, float("-inf"))
-        gap = tl.abs(rows[:, None] - keys[None])
+        s = tl.reshape(tl.dot(q, tl.trans(k), input_precision="ieee"), [BM, SUB // RUN, BN // SUB, RUN])
+        first_key = k0 + chunk * SUB
+        ahead, skipped = (rows[:, None] - first_key)[:, None, :, None], first_key[:, None, :, None]
+        s = LOG2E * softcap * _tanh(s * (scale / softcap)) if CAPPED else s * (scale * LOG2E)
+        # Places are counted from the first key of a chunk: so the code holds `within` as constants, not in registers.
+        visible = _visible(ahead, within, length - skipped, window, prefix - skipped, CAUSAL, WINDOWED)
+        s = tl.where(visible, s, float("-inf"))
         ranked = s
         if BY_VALUE:
-            ranked = s + tl.load(NORMS + group + keys, mask=there, other=0.0)[None]
-        peaks = tl.max(tl.reshape(ranked, [BM, BN // SUB, SUB]), 2)  # (BM, chunks)
-        chunk = tl.arange(0, BN // SUB)
-        for i in tl.static_range(BN // SUB):
-            peak = tl.max(tl.where(chunk[None] == i, peaks, float("-inf")), 1)
-            v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(peak, k0 // SUB + i, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4)
-        higher = tl.maximum(m, tl.max(s, 1))
+            ranked = s + LOG2E * tl.reshape(tl.load(NORMS + group + keys, mask=there, other=0.0), CHUNKED)
+        peaks, place = _max(ranked), tl.broadcast_to(k0 // SUB + chunk, [BM, BN // SUB])
+        v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(peaks, place, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4)
+        higher = tl.maximum(m, tl.max(_max(s) if BY_VALUE else peaks, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing visible so far
-        factor = tl.exp(m - base)
-        p = tl.exp(s - base[:, None])
-        # Σp(s − m) refers to the m of now: that of before is above it by m − base, for every p
-        moved = tl.where(total > 0, (m - base) * total, 0.0)
-        spread = factor * (spread + moved) + tl.sum(tl.where(p > 0, p * (s - base[:, None]), 0.0), 1)
-        total = total * factor + tl.sum(p, 1)
-        distance = distance * factor + tl.sum(p * gap.to(tl.float32), 1)
-        kinds = KINDS + text.to(tl.int64) * 3 * n + keys
-        special = special * factor + tl.sum(p * tl.load(kinds, mask=there, other=0.0)[None], 1)
-        punctuation = punctuation * factor + tl.sum(p * tl.load(kinds + n, mask=there, other=0.0)[None], 1)
-        content = content * factor + tl.sum(p * tl.load(kinds + 2 * n, mask=there, other=0.0)[None], 1)
-        near16, near64, near256, near1024 = near16 * factor, near64 * factor, near256 * factor, near1024 * factor
-        first, own = first * factor, own * factor
+        factor = tl.exp2(m - base)
+        down = factor[:, None]
+        # finite for a hidden key, so that p times it is 0; a NaN stays
+        below = tl.maximum(s - base[:, None, None, None], -1000.0, propagate_nan=tl.PropagateNan.ALL)
+        p = tl.exp2(below)
+        moved = tl.where(total > 0, (m - base)[:, None] * total, 0.0)
+        spread = down * (spread + moved) + _sum(p * below)
+        added = _sum(p)
+        total = total * down + added
+        # Σp(i − j), or Σp(j − i) to the right of the block's first row; what is on the other side is corrected below
+        apart = (rows[:, None] - first_key).to(tl.float32) * added - _sum(p * within.to(tl.float32))
+        distance = distance * down + tl.where(k0 > start, -apart, apart)
+        kinds = KINDS + (text.to(tl.int64) * 3 * padded + k0) + order
+        special = special * down + _sum(p * tl.reshape(tl.load(kinds), CHUNKED))
+        punctuation = punctuation * down + _sum(p * tl.reshape(tl.load(kinds + padded), CHUNKED))
+        content = content * down + _sum(p * tl.reshape(tl.load(kinds + 2 * padded), CHUNKED))
+        near16, near64, near256, near1024 = near16 * down, near64 * down, near256 * down, near1024 * down
+        first, own = first * down, own * down
         if k0 == 0:
-            first += tl.sum(tl.where(keys[None] == 0, p, 0.0), 1)
-        # most blocks of a long text are far from the diagonal
+            first += _sum(tl.where(within + skipped == 0, p, 0.0))
         if (k0 + BN + 1024 > start) & (k0 < start + BM + 1024):
-            near16 += tl.sum(tl.where(gap <= 16, p, 0.0), 1)
-            near64 += tl.sum(tl.where(gap <= 64, p, 0.0), 1)
-            near256 += tl.sum(tl.where(gap <= 256, p, 0.0), 1)
-            near1024 += tl.sum(tl.where(gap <= 1024, p, 0.0), 1)
-            own += tl.sum(tl.where(gap == 0, p, 0.0), 1)
-        v = tl.load(V + (group + keys)[:, None] * E + e[None], mask=there[:, None], other=0.0)
-        output = output * factor[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+            behind = ahead - within
+            gap = tl.abs(behind)
+            distance += _sum(p * tl.where((behind < 0) != (k0 > start), 2.0 * gap.to(tl.float32), 0.0))
+            near16 += _sum(tl.where(gap <= 16, p, 0.0))
+            near64 += _sum(tl.where(gap <= 64, p, 0.0))
+            near256 += _sum(tl.where(gap <= 256, p, 0.0))
+            near1024 += _sum(tl.where(gap <= 1024, p, 0.0))
+            own += _sum(tl.where(gap == 0, p, 0.0))
+        v = tl.load(V + group * E + (keys[:, None] * E + e[None]), mask=there[:, None], other=0.0)
+        output = output * factor[:, None] + tl.dot(tl.reshape(p.to(v.dtype), [BM, BN]), v, input_precision="ieee")
         m = higher
-    base, denominator, sink = tl.where(m == float("-inf"), 0.0, m), total, zero
+    total, spread, distance = tl.sum(total, 1), tl.sum(spread, 1), tl.sum(distance, 1)
+    first, own = tl.sum(first, 1), tl.sum(own, 1)
+    special, punctuation, content = tl.sum(special, 1), tl.sum(punctuation, 1), tl.sum(content, 1)
+    near16, near64, near256, near1024 = tl.sum(near16, 1), tl.sum(near64, 1), tl.sum(near256, 1), tl.sum(near1024, 1)
+    base, denominator, sink = tl.where(m == float("-inf"), 0.0, m), total, tl.zeros([BM], tl.float32)
     if HAS_SINKS:
         # the sink's logit may be far above every score: both are taken relative to the larger one
-        logit = tl.load(SINKS + head).to(tl.float32)
+        logit = LOG2E * tl.load(SINKS + head).to(tl.float32)
         top = tl.maximum(m, logit)
-        down = tl.exp(m - top)
+        down = tl.exp2(m - top)
         spread = (spread + tl.where(total > 0, (m - top) * total, 0.0)) * down
         total, distance, first, own = total * down, distance * down, first * down, own * down
         special, punctuation, content = special * down, punctuation * down, content * down
         near16, near64, near256, near1024 = near16 * down, near64 * down, near256 * down, near1024 * down
         output = output * down[:, None]
-        sink = tl.exp(logit - top)
+        sink = tl.exp2(logit - top)
         base, denominator = top, total + sink
     share = 1.0 / tl.where(denominator > 0, denominator, 1.0)
-    log_denominator = tl.log(tl.where(denominator > 0, denominator, 1.0))
+    log_denominator = tl.log2(tl.where(denominator > 0, denominator, 1.0))
     blended = (output * share[:, None]).to(OUT.dtype.element_ty)
-    tl.store(OUT + (line + rows)[:, None] * E + e[None], blended, mask=inside[:, None])
-    step, at = tl.num_programs(2).to(tl.int64) * heads * n, line + rows
-    seen = tl.where(v0 > float("-inf"), 0.0, float("nan"))  # a row that sees nothing has no statistics
-    tl.store(STATS + at, base + log_denominator, mask=inside)
-    bits = (log_denominator * total - spread) * share * 1.4426950408889634
-    tl.store(STATS + step + at, tl.maximum(bits, 0.0) + seen, mask=inside)
-    tl.store(STATS + 2 * step + at, distance * share + seen, mask=inside)
-    tl.store(STATS + 3 * step + at, first * share + seen, mask=inside)
-    tl.store(STATS + 4 * step + at, own * share + seen, mask=inside)
-    tl.store(STATS + 5 * step + at, near16 * share + seen, mask=inside)
-    tl.store(STATS + 6 * step + at, near64 * share + seen, mask=inside)
-    tl.store(STATS + 7 * step + at, near256 * share + seen, mask=inside)
-    tl.store(STATS + 8 * step + at, near1024 * share + seen, mask=inside)
-    tl.store(STATS + 9 * step + at, special * share + seen, mask=inside)
-    tl.store(STATS + 10 * step + at, punctuation * share + seen, mask=inside)
-    tl.store(STATS + 11 * step + at, content * share + seen, mask=inside)
-    tl.store(STATS + 12 * step + at, sink * share + seen, mask=inside)
-    tl.store(STATS + 13 * step + at, tl.where(m == float("-inf"), float("nan"), m), mask=inside)
-    kept = KEPT + at * SLOTS
-    tl.store(kept, p0, mask=inside)
-    tl.store(kept + 1, p1, mask=inside)
-    tl.store(kept + 2, p2, mask=inside)
-    tl.store(kept + 3, p3, mask=inside)
-    tl.store(kept + 4, p4, mask=inside)
+    tl.store(OUT + line * E + (rows[:, None] * E + e[None]), blended, mask=inside[:, None])
+    step = tl.num_programs(2).to(tl.int64) * heads * n
+    seen = tl.where(m > float("-inf"), 0.0, float("nan"))  # a row that sees nothing has no statistics
+    tl.store(STATS + line + rows, (base + log_denominator) / LOG2E, mask=inside)
+    bits = (log_denominator * total - spread) * share
+    tl.store(STATS + (step + line) + rows, tl.maximum(bits, 0.0) + seen, mask=inside)
+    tl.store(STATS + (2 * step + line) + rows, distance * share + seen, mask=inside)
+    tl.store(STATS + (3 * step + line) + rows, first * share + seen, mask=inside)
+    tl.store(STATS + (4 * step + line) + rows, own * share + seen, mask=inside)
+    tl.store(STATS + (5 * step + line) + rows, near16 * share + seen, mask=inside)
+    tl.store(STATS + (6 * step + line) + rows, near64 * share + seen, mask=inside)
+    tl.store(STATS + (7 * step + line) + rows, near256 * share + seen, mask=inside)
+    tl.store(STATS + (8 * step + line) + rows, near1024 * share + seen, mask=inside)
+    tl.store(STATS + (9 * step + line) + rows, special * share + seen, mask=inside)
+    tl.store(STATS + (10 * step + line) + rows, punctuation * share + seen, mask=inside)
+    tl.store(STATS + (11 * step + line) + rows, content * share + seen, mask=inside)
+    tl.store(STATS + (12 * step + line) + rows, sink * share + seen, mask=inside)
+    tl.store(STATS + (13 * step + line) + rows, tl.where(m == float("-inf"), float("nan"), m / LOG2E), mask=inside)
+    for i in tl.static_range(CHUNKS):
+        best = tl.max(v0, 1)[:, None]
+        place = tl.min(tl.where(v0 == best, p0, 2147483647), 1)  # the first of equals
+        tl.store(KEPT + line * SLOTS + (rows * SLOTS + i), place, mask=inside)
+        chosen = p0 == place[:, None]
+        v0, v1, v2 = tl.where(chosen, v1, v0), tl.where(chosen, v2, v1), tl.where(chosen, v3, v2)
+        p0, p1, p2 = tl.where(chosen, p1, p0), tl.where(chosen, p2, p1), tl.where(chosen, p3, p2)
+        v3, p3 = tl.where(chosen, v4, v3), tl.where(chosen, p4, p3)
 
 
 @triton.jit

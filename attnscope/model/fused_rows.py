@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import Intersection, PaddingMask
@@ -21,9 +22,8 @@ from attnscope.model.tile import Recorder
 from attnscope.request.masks.terms import Bidirectional, Causal, Prefix, SlidingWindow
 
 MOST_KEYS = 5
-BLOCKS: dict[str, int] = {}  # sizes of blocks that differ from the usual ones
+BLOCKS: dict[str, int] = {}  # sizes of blocks that differ from those of block_sizes
 _WIDTHS = (16, 32, 64, 128)
-_ROWS_AT_ONCE = 4  # of the ranking kernel
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,12 @@ def _rule(inputs: AttentionInputs) -> FusedRule | None:
     return FusedRule(causal, prefix, window, lengths)
 
 
+def block_sizes(capability: tuple[int, int]) -> dict[str, int]:
+    """Sizes that suit a GPU: most keys a step that its registers hold, and how its threads share a row of scores."""
+    row = {"BN": 32, "RUN": 16} if capability[0] == 10 else {"BN": 64, "RUN": 2}
+    return {"BM": 128, **row, "SUB": 16, "num_warps": 8, "num_stages": 3, "ROWS": 4}
+
+
 def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, by_value: bool) -> FusedRows:
     from triton import cdiv
 
@@ -150,6 +156,9 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
     if rows is not None:
         known = rows.sources.kinds
         kinds = torch.stack([known["special"], known["punctuation"], content], 1).float()
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+    sizes = block_sizes(capability) | BLOCKS
+    kinds = pad(kinds, (0, -n % sizes["BN"]))
     norms = inputs.v.float().norm(dim=-1).log().clamp_min(-1e30) if by_value else kinds
     lengths = torch.full((batch,), n, device=device) if rule.lengths is None else rule.lengths
     sinks = kinds if spec.sinks is None else spec.sinks.float()
@@ -159,10 +168,9 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
     weights = torch.empty(batch, heads, n, slots, device=device)
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "CAPPED": spec.softcap is not None}
     shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": width, "BY_VALUE": by_value, **flags}
-    sizes = {"BM": 128, "BN": 64, "SUB": 16, "num_warps": 8, "num_stages": 3, "ROWS": _ROWS_AT_ONCE} | BLOCKS
     scalars = spec.scale, spec.softcap or 1.0, n, heads, rule.window, rule.prefix
     lengths = lengths.to(torch.int32)
-    walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "num_warps", "num_stages")}
+    walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "RUN", "num_warps", "num_stages")}
     fused_kernels.layer_kernel[(cdiv(n, sizes["BM"]), heads, batch)](
         q, k, v, kinds, norms, lengths, sinks, output, numbers, kept, *scalars, **shared, **walk,
         HAS_SINKS=spec.sinks is not None,

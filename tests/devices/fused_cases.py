@@ -102,7 +102,7 @@ def drawn(seed: int) -> Case:
     if draw.random() < 0.4:
         lengths = torch.tensor([draw.randint(1, tokens) for _ in range(batch)])
         parts.append(PaddingMask(lengths, draw.random() < 0.5))
-    sizes = {"BM": (16, 32, 64), "BN": (16, 32, 64), "SUB": (8, 16), "ROWS": (4, 32)}
+    sizes = {"BM": (16, 32, 64), "BN": (16, 32, 64), "SUB": (8, 16), "ROWS": (4, 32), "RUN": (2, 8)}
     start = draw.randrange(tokens)
     return Case(
         intersect(parts),

@@ -10,13 +10,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from attnscope.model import fused_kernels
+from attnscope.model import fused_kernels, fused_rows
 
-FLAGS = {"SHARE": 4, "E": 128, "CAUSAL": True, "WINDOWED": False, "CAPPED": False, "BY_VALUE": False, "SUB": 16}
-KERNELS = {
-    "layer_kernel": ({"BM": 128, "BN": 64, "HAS_SINKS": False}, {"num_warps": 8, "num_stages": 3}),
-    "ranking_kernel": ({"ROWS": 4, "PIECE": 16}, {}),
-}
+FLAGS = {"SHARE": 4, "E": 128, "CAUSAL": True, "WINDOWED": False, "CAPPED": False, "BY_VALUE": False}
+CONSTANTS = {"layer_kernel": {"HAS_SINKS": False}, "ranking_kernel": {"PIECE": 16}}
 TYPES = {
     "Q": "*bf16", "K": "*bf16", "V": "*bf16", "OUT": "*bf16", "LENGTHS": "*i32", "KEPT": "*i32", "KEYS": "*i32",
     "scale": "fp32", "softcap": "fp32", "n": "i32", "heads": "i32", "window": "i32", "prefix": "i32",
@@ -26,8 +23,9 @@ TYPES = {
 def resources(name: str, capability: int) -> dict[str, object]:
     """Registers, stack and shared memory of a kernel, and whether it multiplies by tensor cores."""
     kernel = getattr(fused_kernels, name)
-    own, options = KERNELS[name]
-    constants = FLAGS | own
+    sizes = fused_rows.block_sizes((capability // 10, capability % 10))
+    options = {name: sizes.pop(name) for name in ("num_warps", "num_stages")} if name == "layer_kernel" else {}
+    constants = {a: n for a, n in (FLAGS | CONSTANTS[name] | sizes).items() if a in kernel.arg_names}
     signature = {a: "constexpr" if a in constants else TYPES.get(a, "*fp32") for a in kernel.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
@@ -47,5 +45,5 @@ def resources(name: str, capability: int) -> dict[str, object]:
 
 if __name__ == "__main__":
     for capability in map(int, sys.argv[1:]):
-        for name in KERNELS:
+        for name in CONSTANTS:
             print(json.dumps(resources(name, capability)), flush=True)
