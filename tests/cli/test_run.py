@@ -199,7 +199,8 @@ def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
         ),
         (
             ["./a.JSONL"],
-            "TEXT: './a.JSONL' is a file name, not a text; use attnscope batch ./a.JSONL to read its records",
+            "TEXT: './a.JSONL' is a file name, not a text; use attnscope batch ./a.JSONL -o dump.jsonl to read its "
+            "records",
         ),
         (["bank"], "TEXT: 'bank' is a file name, not a text; use --file bank to read one text per line, or - to"),
         (["my notes"], "TEXT: 'my notes' is a file name, not a text; use --file 'my notes' to"),
