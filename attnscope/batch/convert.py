@@ -144,9 +144,10 @@ def merge(
         kinds = "folders" if there == "shards" else "files"
         raise UsageError(f"'{target}' cannot hold parts that are {kinds}", where=arg("output"), hint=hint)
     if not part_set.complete:
-        gaps = gather_parts_of(paths, count=True).describe_gaps()
+        part_set = gather_parts_of(paths, count=True)
+    if not part_set.complete:  # some may have been finished meanwhile
         hint = f"run batch for each again with its {arg('shard')}; a part that is not finished goes on where it stopped"
-        raise AttnscopeError(f"not all parts are finished: {gaps}", hint=hint)
+        raise AttnscopeError(f"not all parts are finished: {part_set.describe_gaps()}", hint=hint)
     check_not_read(target, [str(path) for path in paths])
     total = part_set.total
     with _replacing(target, force=force) as temporary:

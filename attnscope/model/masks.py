@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,12 @@ from attnscope.request.masks.terms import AnyOf, Bidirectional, Causal, Mask, Ma
 _RUN, _SHORT, _CELLS = 64, 512, 1 << 22  # rows of a run; keys below which nothing is gained; cells evaluated at once
 
 
-def _longest_run(hidden: list[int], n_keys: int) -> tuple[int, int]:
-    """Return the longest range without one of the hidden keys."""
-    runs = ((before + 1, end) for before, end in pairwise([-1, *hidden, n_keys]))
-    return max(runs, key=lambda run: run[1] - run[0])
+def _longest_run(hidden: Tensor) -> tuple[int, int]:
+    """Return the longest range without a hidden key, (K,), bool."""
+    places = hidden.nonzero()[:, 0].cpu()
+    ends = torch.cat((torch.tensor([-1]), places, torch.tensor([len(hidden)])))
+    longest = int(ends.diff().argmax())  # not in a loop of Python: a function of a long text has thousands of runs
+    return int(ends[longest]) + 1, int(ends[longest + 1])
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class HiddenKeysMask(Mask):
 
     @cached_property
     def _visible_run(self) -> tuple[int, int]:
-        return _longest_run(self.hidden.any(0).nonzero()[:, 0].tolist(), self.hidden.shape[1])
+        return _longest_run(self.hidden.any(0))
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class FunctionMask(Mask):
             cells = torch.stack((torch.cat(visible), torch.cat(everywhere))).cpu()  # one wait for a GPU
             places = cells[0].nonzero()[:, 0]
             seen = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
-            self._evaluated[number, n_keys] = seen, _longest_run((~cells[1]).nonzero()[:, 0].tolist(), n_keys)
+            self._evaluated[number, n_keys] = seen, _longest_run(~cells[1])
         return self._evaluated[number, n_keys]
 
     @cached_property

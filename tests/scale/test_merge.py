@@ -66,6 +66,22 @@ def test_joined_parts_are_the_file_of_one_process(folder, capsys, ending):
     assert min(shares) > 25  # and they are parts
 
 
+def test_a_part_that_is_finished_while_parts_are_counted_is_joined(folder, monkeypatch):
+    from attnscope.batch import convert
+
+    whole, gather = content(folder / "part-3.jsonl"), convert.gather_parts_of
+    (folder / "part-3.jsonl").write_bytes(whole[: whole[:-1].rindex(b"\n") + 1])
+
+    def gathered(paths, *, count=False):
+        if count:
+            (folder / "part-3.jsonl").write_bytes(whole)
+        return gather(paths, count=count)
+
+    monkeypatch.setattr(convert, "gather_parts_of", gathered)
+    assert main(["merge", *parts(), "-o", "joined.jsonl", "--quiet"]) == 0
+    assert content(folder / "joined.jsonl") == content(folder / "whole.jsonl")
+
+
 def test_small_chunks_change_nothing(folder, monkeypatch):
     from attnscope.batch import part_lines
 
