@@ -37,7 +37,7 @@ class FusedRule:
 
 
 class FusedRows:
-    """Output of the kernel, for the statistics of report.row_statistics; see RowWeights there.
+    """Output of the kernel, for the statistics of findings.row_statistics; see RowWeights there.
 
     Attributes:
         output: (B, H, Q, Ev).

@@ -9,7 +9,6 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 
-AXES = ("layers", "texts", "heads", "tokens", "width")
 DEFAULT = "heads,tokens,width"
 _SPELLINGS = {
     "layers": ("l", "layer", "layers"),

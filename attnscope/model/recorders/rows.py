@@ -19,7 +19,7 @@ _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
 
 
 class RowRecorder(Recorder):
-    """Statistics of every row, as report.row_statistics declares them.
+    """Statistics of every row, as findings.row_statistics declares them.
 
     Attributes:
         recorded: Statistic to (B, heads, rows).
