@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, takewhile
 from threading import Lock
@@ -29,6 +30,18 @@ from attnscope.batch.windows import (
 T = TypeVar("T")
 
 
+@dataclass
+class _TimeLimit:
+    until: float | None
+    submitted: bool = False  # whether the run has a window to show for its time
+
+    def run_group(self, indices: tuple[int, ...], compute: Callable[[], list[Record]]) -> list[Record]:
+        """Compute a group; OutOfTime if the time is over."""
+        if self.until is not None and time.monotonic() >= self.until and self.submitted:
+            raise OutOfTime
+        return compute()
+
+
 class Runner(Generic[T]):
     """One run over an input.
 
@@ -53,13 +66,13 @@ class Runner(Generic[T]):
         until: float | None = None,
     ) -> None:
         self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=sink.needs_all_records)
-        self._computer.run_group = self._run_in_time
-        self._sink, self._until = sink, until
+        self._limit = _TimeLimit(until)  # its method, not one of this run: the model goes as soon as the run does
+        self._computer.run_group = self._limit.run_group
+        self._sink = sink
         self._strict, self._on_progress, self._again = strict, on_progress, again
         self._written = before or sink.written
         self._done = len(self._written.indices)
         self._place = 0  # of the next window's first record among those of this run
-        self._submitted = False  # whether this run has a window
         # A signal keeps it: nothing is handed on any more.
         self._handing_on = Lock()
         self.summary = Summary() if again is not None else Summary(Counter(self._written.counts), resumed=self._done)
@@ -135,12 +148,6 @@ class Runner(Generic[T]):
 
         return self._computer.compute(window, done, on_records)
 
-    def _run_in_time(self, indices: tuple[int, ...], compute: Callable[[], list[Record]]) -> list[Record]:
-        """End the run by OutOfTime if its time is over and it has at least one window to show for it."""
-        if self._until is not None and time.monotonic() >= self._until and self._submitted:
-            raise OutOfTime
-        return compute()
-
     def _write(self, window: WindowRecords, writer: BackgroundWriter) -> None:
         """Queue a window's last records, and stop before a failure that ends the dump."""
         records, items = window.records, window.items
@@ -159,7 +166,7 @@ class Runner(Generic[T]):
         with self._handing_on:
             self._computer.partial = PartialWindow()
             if end > fresh:
-                self._submitted = True
+                self._limit.submitted = True
                 writer.submit(partial(self._sink.write, records[:end], end - fresh, window.by_group), then)
         if bad < len(records):
             writer.wait()

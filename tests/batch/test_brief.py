@@ -1,6 +1,8 @@
 """A default dump is small, and its windows are: what it rounds and leaves out, and how soon it is saved."""
 
+import gc
 import threading
+import weakref
 from itertools import islice
 from types import SimpleNamespace
 
@@ -86,6 +88,22 @@ def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
         runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
         runner.run(from_txt(file, "texts"))
     assert sink.windows == (windows or [[n] for n in range(5)])
+
+
+def test_a_run_that_ended_keeps_no_model(tmp_path):
+    (tmp_path / "texts").write_text("a b\nc d e\n")
+    work = Work()
+    kept = weakref.ref(work)
+    with open(tmp_path / "texts", "rb") as file:
+        runner = Runner(work, Windows(), BOUNDS, strict=False, on_progress=lambda summary: None, holds=HOLDS)
+        runner.run(from_txt(file, "texts"))
+    gc.collect()
+    gc.disable()  # a collection may be long in coming
+    try:
+        del work, runner
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_window_is_written_although_the_next_cannot_be_read(tmp_path):
