@@ -22,7 +22,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         from attnscope.cli.progress import progress
         from attnscope.cli.run_config import read_lines, refuse_idle_what_if, run_config
 
-        # what has neither pictures nor matrices has no options for them
+        # what has no matrices has no option for their decimal places
         compared = Sides(Given(**{"precision": 2, **vars(given)}), options_of(name))
         axis, given = compared.axis(), compared.side()
         call = call_of(name, vars(given), axis)

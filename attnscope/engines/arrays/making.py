@@ -17,7 +17,7 @@ from attnscope.engines.arrays.files import ENDINGS, ArrayFile, open_file
 from attnscope.engines.arrays.given import GivenArrays, GivenSizes
 from attnscope.engines.arrays.layout import PackedShape, packed_shape, parse_layout, query_ranges, text_ranges
 from attnscope.engines.arrays.masks import function_digest, read_masks, read_score_mod
-from attnscope.engines.arrays.settings import layer_settings
+from attnscope.engines.arrays.settings import LayerSettings, layer_settings
 
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 _WEIGHT_AXES = ("heads", "tokens", "width")  # of weights, keys are what width is of queries
@@ -220,13 +220,7 @@ def _assemble(
         }
         matrices, biases = masks.matrices, masks.biases
     score_mod = read_score_mod(values.get("score_mod"))
-    for n, checked in settings.items():
-        if checked.rope is not None:
-            check_scaling(checked.rope.rope, sizes.width, f"rope of layer {n}")
-            if (rotated := checked.rope.width(sizes.width)) % 2 or rotated < 2:
-                message = f"rotates {rotated} of {sizes.width} dimensions"
-                hint = "the rotated width, width × fraction, must be even"
-                raise AttnscopeError(message, where=f"rope of layer {n}", hint=hint)
+    _check_ropes(settings, sizes.width)
     narrow = dtypes & {"bfloat16", "float16"}
     notes = ["the weights were given, not computed"] if weights else []
     notes += _decoding_notes(ranges, queries)
@@ -258,6 +252,16 @@ def _assemble(
         outputs=any(name.endswith(".output") for name in shapes),
         notes=tuple(notes),
     )
+
+
+def _check_ropes(settings: Mapping[int, LayerSettings], width: int) -> None:
+    for layer, checked in settings.items():
+        if checked.rope is not None:
+            check_scaling(checked.rope.rope, width, f"rope of layer {layer}")
+            if (rotated := checked.rope.width(width)) % 2 or rotated < 2:
+                hint = "the rotated width, width × fraction, must be even"
+                message = f"rotates {rotated} of {width} dimensions"
+                raise AttnscopeError(message, where=f"rope of layer {layer}", hint=hint)
 
 
 def _decoding_notes(ranges: Sequence[tuple[int, int]], queries: Sequence[tuple[int, int]]) -> list[str]:
