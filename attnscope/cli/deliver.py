@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
@@ -13,6 +13,7 @@ from attnscope.cli.process import print_notice, wants_color
 from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
 from attnscope.studies.registry import kinds
 from attnscope.studies.study import TABLES, Format, Listing
+from attnscope.views.settings import Detail
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,7 +95,7 @@ def deliver(
     given: Given,
     listing: Listing | None = None,
     every_head: Any = None,
-    **detail: Any,
+    **detail: Unpack[Detail],
 ) -> None:
     """Write findings to a file, print them as JSON, or draw them on the terminal.
 
@@ -119,7 +120,7 @@ def put(
     given: Given,
     format: Format,
     listing: Listing | None = None,
-    **detail: Any,
+    **detail: Unpack[Detail],
 ) -> None:
     """Draw findings on standard output."""
     from attnscope.studies.present import present
@@ -146,7 +147,7 @@ def _data_only(given: Given) -> bool:
     return not getattr(given, "header", True) or (given.quiet and not is_page(given))
 
 
-def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: Any, **detail: Any) -> None:
+def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: Any, **detail: Unpack[Detail]) -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.studies.formats import export
 

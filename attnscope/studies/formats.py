@@ -4,22 +4,29 @@
 Nothing heavy is imported before a file is written.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError
 from attnscope.base.system.escape import escape_control
 from attnscope.studies.registry import kind_of
-from attnscope.studies.study import FindingsKind, imported
+from attnscope.studies.study import FindingsKind, Listing, imported
+from attnscope.views.settings import Shown
 
 if TYPE_CHECKING:
     from attnscope.views.parts import ViewPart
 
 WIDTH = 120  # columns of text drawn into a file
-Options = Mapping[str, Any]
 _LONGEST_TITLE = 80  # characters of a text in a title
+
+
+class Options(Shown, total=False):
+    """Keyword arguments of `present`, but for the format."""
+
+    listing: Listing | None
+    every_head: Any
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class FileFormat:
     extra: Extra | None = None  # the library that it needs
 
 
-def export(findings: Any, path: Path, *, width: int | None = None, **options: Any) -> Iterator[bytes]:
+def export(findings: Any, path: Path, *, width: int | None = None, **options: Unpack[Options]) -> Iterator[bytes]:
     """Yield the contents of a file of this name piece by piece; the caller writes them.
 
     Args:
@@ -73,7 +80,7 @@ def _txt(findings: Any, options: Options, width: int) -> Iterator[bytes]:
     from attnscope.views.terminal import as_text  # rich is only needed for drawing
 
     # A file has no end of the screen.
-    yield as_text(present(findings, **{**options, "brief": False}), width).encode()
+    yield as_text(present(findings, **options | {"brief": False}), width).encode()
 
 
 def _svg(findings: Any, options: Options, _width: int) -> Iterator[bytes]:
@@ -97,7 +104,7 @@ def _pdf(findings: Any, options: Options, _width: int) -> Iterator[bytes]:
 def _figure_parts(findings: Any, options: Options) -> "Iterator[ViewPart]":
     from attnscope.studies.present import present
 
-    return present(findings, format="heat", **{"options": False, **options})
+    return present(findings, format="heat", **options | {"options": False})
 
 
 def page(findings: Any, options: Options, _width: int = 0) -> Iterator[bytes]:
@@ -105,7 +112,7 @@ def page(findings: Any, options: Options, _width: int = 0) -> Iterator[bytes]:
     from attnscope.studies.present import present
     from attnscope.views.page import as_html
 
-    yield from as_html(present(findings, format="page", **{"options": False, **options}), _title_of(findings))
+    yield from as_html(present(findings, format="page", **options | {"options": False}), _title_of(findings))
 
 
 def _title_of(findings: Any) -> str:

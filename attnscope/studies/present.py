@@ -5,14 +5,14 @@ parts (`views/parts.py`), and is not another reading of findings.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
 from attnscope.studies.registry import kind_of
 from attnscope.studies.study import Display, Format, Listing
 from attnscope.views.parts import GAP, Facts, FirstFitting, Text, ViewPart
-from attnscope.views.settings import DisplaySettings
+from attnscope.views.settings import DisplaySettings, Shown
 
 
 def present(
@@ -21,7 +21,7 @@ def present(
     format: Format = "table",
     listing: Listing | None = None,
     every_head: Any = None,
-    **shown: Any,
+    **shown: Unpack[Shown],
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 

@@ -1,6 +1,7 @@
 """Display settings shared by all views."""
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,23 @@ class DisplaySettings:
     def named(self, option: str, argument: str) -> str:
         """Name the option that shows more, as the command line or Python spells it."""
         return option if self.options else argument
+
+
+class Detail(TypedDict, total=False):
+    """Keyword arguments for how much is shown; see DisplaySettings."""
+
+    verbose: bool
+    brief: bool
+    ids: bool
+    percent: bool
+    least: int
+    streamed: bool
+    summary: bool
+
+
+class Shown(Detail, total=False):
+    """Keyword arguments for every field of DisplaySettings."""
+
+    precision: int
+    options: bool
+    data_only: bool
