@@ -137,7 +137,7 @@ class HeadChangesResult(TableResult[HeadComparison]):
     def largest(self, name: str | None = None, k: int = 10) -> list[HeadValue]:
         """Return the heads that changed most, the largest change first, with the difference as value.
 
-        Of all roles, it is each head's role that changed most.
+        Without a name, each head has its role that changed most.
         """
         by_name = {difference.name: difference.error for difference in self.data.differences}
         if name is not None:

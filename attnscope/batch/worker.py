@@ -99,7 +99,7 @@ class ModelWorker:
 
     Args:
         group: Tokens of a group, which decide how many threads are worth it.
-        memory: Bytes that the run may take; see run_plan.RunPlan.
+        memory: Bytes that the run may take; see run.plan.RunPlan.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Turn options into the RunConfig that the pipeline takes."""
+"""Turn options into the RunConfig that sessions take."""
 
 import os
 import sys

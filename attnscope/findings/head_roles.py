@@ -2,7 +2,7 @@
 
 Everything else is derived from these declarations: what `attnscope heads` measures, its grid and lists, the entries of
 its report, the columns of its tables and the list in its help. To add a role, add its declaration, and code in
-`survey.measure` if it needs a sum that is not recorded yet.
+`studies/heads/measure.py` if it needs a sum that is not recorded yet.
 """
 
 from collections.abc import Callable, Mapping

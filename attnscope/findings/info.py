@@ -13,7 +13,7 @@ class Description(msgspec.Struct, frozen=True):
         family: `model_type` of a checkpoint, or `config`.
         weights: `trained` if they come from a checkpoint that does not state otherwise, `random`, or `none` for a
             config.json alone.
-        fingerprint: See report.Provenance.
+        fingerprint: See provenance.Provenance.
         config: Every field of ModelConfig.
         mask: The model's own mask, in words, or all masks that it was trained under.
         attention_scale: Factor from scores to scaled.
@@ -24,7 +24,7 @@ class Description(msgspec.Struct, frozen=True):
         tokenizer_size: Size of its vocabulary; None if the vocabulary is made from the text.
         files: Name and size in bytes of each file.
         notes: What was switched off or ignored when the model was opened.
-        ignored_keys: See report.Provenance.
+        ignored_keys: See provenance.Provenance.
     """
 
     name: str

@@ -33,7 +33,7 @@ def _narrow(text: TextReport, rows: Sequence[int]) -> TextReport:
 
 
 def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: int) -> TextReport:
-    """Return a text with so many rows or columns, those that have most weight in all of its heads."""
+    """Return a text with the `count` rows or columns that have most weight in all of its heads."""
     along = 1 if part == "rows" else 0
     total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
     most = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])

@@ -24,7 +24,7 @@ CHECKED_TEXTS = (  # default texts of `check`: words, numbers and code, other sc
     "Straße, река, 河岸",
     "no no no no no no no no",
 )
-STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in report.STAGES, without NumPy
+STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in findings.run.STAGES, without NumPy
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _MOST_MEMORY = float(1 << 62)

@@ -35,7 +35,7 @@ def cut_effects(
     loaded: "tuple[LoadedModel, torch.device]",
     tokens_at_once: int,
 ) -> TextEffects:
-    """Make each cut alone, in as many tokens of variants side by side, but at least one variant."""
+    """Make each cut alone; variants with `tokens_at_once` tokens in all run side by side, but at least one variant."""
     text = ablation.text
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
     baseline = Baseline(ablation, cuts, (plan, (), max(1, tokens_at_once // longest)), loaded)

@@ -106,8 +106,8 @@ def check(
 ) -> CheckReport:
     """Check attnscope's findings for a checkpoint and some texts by the laws of attention, and by references.
 
-    Of built-in texts, those that the vocabulary does not fit are left out, others are truncated, and one is drawn from
-    the vocabulary.
+    Built-in texts that the vocabulary does not fit are left out, others are truncated, and one is drawn from the
+    vocabulary.
     """
     session = session or Session(run.texts, progress)
     source, run = session.open(run)

@@ -134,8 +134,8 @@ def receiver_kurtosis(weights: Array, spans: TextSpans) -> Array | None:
     """Return the excess kurtosis over sentences of the weight that they receive from later ones (Bogdan et al., 2025).
 
     The score of a sentence is the mean over the sentences at least APART behind it of their weight on one of its
-    tokens. The weights are (heads, spans, spans), of which those of kind `text` are the sentences. The kurtosis is
-    (heads,), NaN if all scores of a head are equal; None for fewer than FEWEST_SPANS sentences.
+    tokens. The weights are (heads, spans, spans); spans of kind `text` are the sentences. The kurtosis is (heads,), NaN
+    if all scores of a head are equal; None for fewer than FEWEST_SPANS sentences.
     """
     sentences = _text_spans(spans)
     if len(sentences) < FEWEST_SPANS:

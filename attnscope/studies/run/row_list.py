@@ -21,8 +21,8 @@ def row_list(
 ) -> list[ViewPart]:
     """Present the only row of these panels, which all have keys as columns; the last one has the weights or shares.
 
-    Of a long text, the keys with the largest weights are listed, and the weight of the others is summed; `others` tells
-    how to list these. The contributions of ranked keys are those of `head`.
+    A long text lists the keys with the largest weights, and sums the weight of the others; `others` tells how to list
+    these. The contributions of ranked keys are those of `head`.
     """
     weights = panels[-1]
     row = np.nan_to_num(weights.matrix[0].astype(np.float64))

@@ -36,7 +36,7 @@ def stops(*, signed: bool) -> list[tuple[float, str]]:
 
 
 def mixed_with_white(colour: str, share: float) -> str:
-    """Return a colour of which so much is left, from 0 (white) to 1."""
+    """Return a mixture with white: 0 is white, 1 the colour."""
     return _hex(faded(colour, (255, 255, 255), share))
 
 

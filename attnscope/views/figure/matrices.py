@@ -169,7 +169,7 @@ def _colours(stage: Panel) -> list[list[str | None]]:
 
 
 def _colour(scale: Scale | LogScale, value: float, steps: int = 0) -> str | None:
-    """Return the colour of a value, one of so many if that is not 0; None if it has no place on the scale."""
+    """Return the colour of a value, rounded to `steps` colours unless that is 0; None if it is not on the scale."""
     place = scale.place(value)
     if place is None:
         return None

@@ -16,7 +16,7 @@ class OwnedCache:
         self._made: WeakKeyDictionary[object, dict[Hashable, Any]] = WeakKeyDictionary()
 
     def get(self, owner: object, key: Hashable, make: Callable[[], Made]) -> Made:
-        """Return what was made of an object under a key; make it where it has not been."""
+        """Return what was made of an object under a key; make it if it is missing."""
         made = self._made.setdefault(owner, {})
         if key not in made:
             if len(made) >= _MOST:
