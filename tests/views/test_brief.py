@@ -9,10 +9,11 @@ import pytest
 from attnscope.cli import main
 from attnscope.findings.compare import Side
 from attnscope.studies.compare.reports import compare_sides
+from attnscope.studies.run.page import present_page
 from attnscope.studies.run.screen import present_report
 from attnscope.studies.screens.header import short_path
 from attnscope.studies.study import Display
-from attnscope.views.parts import FirstFitting, WeightMap
+from attnscope.views.parts import Facts, FirstFitting, WeightMap
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import contributors, draw, read_tables
@@ -189,6 +190,14 @@ def test_sides_are_called_by_the_ends_of_their_paths_where_these_differ(labels, 
     made = compare_sides("model", [Side(label, sized(3)) for label in labels])
     assert f"compare  model: {shown}" in draw(made, 200)
     assert f"compare  model: {labels[0]} → {labels[1]}" in draw(made, 200, verbose=True)
+
+
+@pytest.mark.parametrize("screen", [present_report, present_page])
+def test_texts_of_a_part_of_a_report_keep_their_numbers(screen):
+    made = report(*(text_report(tokens(words(3)), index=index) for index in (1, 4)))
+    found = screen(made, DisplaySettings(), Display())
+    names = [name for part in found if isinstance(part, Facts) for name, _ in part.lines if name.startswith("text")]
+    assert names == ["text 1", "text 4"]
 
 
 def test_compared_texts_are_named_in_the_header():

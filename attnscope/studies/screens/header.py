@@ -166,8 +166,11 @@ def counted(number: int, what: str) -> str:
 
 
 def text_headers(texts: Sequence[TokenizedText], settings: DisplaySettings) -> list[Facts]:
-    """Present each of some texts; see `text_header`."""
-    return [text_header(text, settings, "text" if len(texts) == 1 else f"text {n}") for n, text in enumerate(texts)]
+    """Present texts, a report's with the numbers that its heads name; see `text_header`."""
+    if len(texts) == 1:
+        return [text_header(texts[0], settings)]
+    numbers = [text.index if isinstance(text, TextReport) else n for n, text in enumerate(texts)]
+    return [text_header(text, settings, f"text {number}") for number, text in zip(numbers, texts, strict=True)]
 
 
 def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "text", *, around: int = 0) -> Facts:
