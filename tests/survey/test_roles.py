@@ -6,10 +6,11 @@ import pytest
 from attnscope.checkpoints.source import tokenize
 from attnscope.findings.head_roles import HEAD_ROLES, OF_PARTS
 from attnscope.request.run_config import TextInput
-from attnscope.run.session import Session
+from attnscope.run.session import Session, inspect_every_head
 from attnscope.studies.heads.probes import draw_probes, special_frame
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from attnscope.studies.heads.texts import TEXTS
+from attnscope.studies.run.every_head import RoleRecorders
 from tests.helpers import architectures
 from tests.helpers import head_roles as reference
 from tests.helpers.requests import requested
@@ -74,3 +75,12 @@ def test_all_roles_of_minilm(minilm):
         value = weights[f"encoder.layer.{layer}.attention.self.value.weight"][rows].detach().numpy()
         output = weights[f"encoder.layer.{layer}.attention.output.dense.weight"][:, rows].detach().numpy()
         assert values[layer, head] == pytest.approx(reference.copying(value, output), abs=1e-4)
+
+
+def test_roles_that_one_pass_measured_are_the_same_when_asked_for_again():
+    measured = RoleRecorders()
+    inspect_every_head(requested((TextInput(WORDS[0]),), "riverbank"), beside=measured.recorders)
+    (first,), (second,) = measured.of_texts(1), measured.of_texts(1)
+    assert first.words == second.words
+    for mine, other in zip(first.roles, second.roles, strict=True):
+        np.testing.assert_array_equal(mine.values, other.values)

@@ -17,7 +17,7 @@ from attnscope.views.walk.scene import Scene
 if TYPE_CHECKING:
     from attnscope.model.batch import Batch
     from attnscope.model.tile import Recorder
-    from attnscope.studies.heads.measure import Sums, TextPass
+    from attnscope.studies.heads.measure import TextPass
 
 _CELLS = 400_000_000  # largest number of weights of all heads that roles are measured on, which takes a second or two
 
@@ -50,25 +50,29 @@ class RoleRecorders:
     """Record the roles of all heads on the texts of a run."""
 
     def __init__(self) -> None:
-        self._recorded: tuple[TextPass, Sums] | None = None
+        self._pass: TextPass | None = None
+        self._sizes = 0, 0  # number of layers and of heads
+        self._longest = 0  # tokens of the longest text
 
     def recorders(self, batch: "Batch", sizes: tuple[int, int]) -> "Mapping[int, Sequence[Recorder]]":
         """Return recorders of the roles; none for cross-attention or a very long text."""
         count, longest = len(batch.tokens.lengths), max(batch.tokens.lengths)
         if batch.context is not None or sizes[0] * sizes[1] * count * longest**2 > _CELLS:
             return {}
-        from attnscope.studies.heads.measure import Sums, TextPass
+        from attnscope.studies.heads.measure import TextPass
 
-        self._recorded = TextPass(batch, range(count), sizes), Sums(sizes, count, 0, longest, blocks=count)
-        return self._recorded[0].recorders
+        self._pass, self._sizes, self._longest = TextPass(batch, range(count), sizes), sizes, longest
+        return self._pass.recorders
 
     def of_texts(self, count: int) -> list[TextRoles | None]:
         """Return the roles on every text."""
         of_texts: list[TextRoles | None] = [None] * count
-        if self._recorded is None:
+        if self._pass is None:
             return of_texts
-        text_pass, sums = self._recorded
-        text_pass.add_to(sums)
+        from attnscope.studies.heads.measure import Sums
+
+        sums = Sums(self._sizes, count, 0, self._longest, blocks=count)
+        self._pass.add_to(sums)
         roles = [role for role in HEAD_ROLES if role.measured == "texts"]
         for n in range(count):
             of_text = {name: array[n : n + 1] for name, array in sums.arrays.items()}
