@@ -16,6 +16,7 @@ from attnscope.findings.head_findings import HeadRoles
 from attnscope.findings.head_roles import HEAD_ROLES, ROLES, main_roles
 from attnscope.findings.run import with_words
 from attnscope.studies.formats import export
+from attnscope.studies.heads.changes import compare_heads
 from attnscope.studies.present import present
 from attnscope.studies.run.screen import are_thumbnails
 from attnscope.studies.study import Listing
@@ -290,3 +291,11 @@ def test_a_comparison_of_many_heads_leads_with_those_that_moved_most():
         assert f"L{layer}   {numbers}" in shown
     few = compare_sides("mask", [Side("own", many_heads(2, 4, 4)), Side("causal", many_heads(2, 4, 4, allowed=causal))])
     assert "most moved follow" not in draw(few, 80)
+
+
+def test_a_main_role_that_this_version_does_not_know_has_its_letter_in_a_comparison():
+    first, second = survey(), survey(roles=tuple(ROLES))
+    novel = replace(first.roles[0], name="novel", letter="Ñ", title="novel role")
+    first = replace(first, roles=[*first.roles, novel], main=[["novel", *first.main[0][1:]], *first.main[1:]])
+    shown = draw(compare_heads("model", [("a", first), ("b", second)]), 200)
+    assert f"Ñ→{ROLES[second.main[0][0]].letter}" in shown

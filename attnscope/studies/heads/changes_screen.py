@@ -94,8 +94,9 @@ def _roles(
     has = "has" if changed == 1 else "have"
     text = f"  largest change of a role; {changed} of {size.size} heads {has} another main role"
     yield paragraph((Span("what changed", "title"), Span(text)))
-    letters = {role.name: role.letter for role in ROLES.values()} | {None: UNCLEAR}
-    titles = {role.name: role.title for role in ROLES.values()} | {None: NO_ROLE}
+    roles = [role for side in sides for role in side.roles]  # which may be those of another version
+    letters: dict[str | None, str] = {None: UNCLEAR} | {role.name: role.letter for role in roles}
+    titles: dict[str | None, str] = {None: NO_ROLE} | {role.name: role.title for role in roles}
     short, full_names = (
         [[named[a] if a == b else f"{named[a]}{arrow}{named[b]}" for a, b in row] for row in pairs]
         for named, arrow in ((letters, "→"), (titles, " → "))
