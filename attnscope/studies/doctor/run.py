@@ -71,12 +71,7 @@ def examine(
         config = getattr(model, "config", None)
         tokenizer = open_tokenizer(str(tokenizer), config.to_dict() if config is not None else {}).tokenizer
     subject = make_subject(model, tokenizer, call, kind)
-    if subject.device.type == "meta":
-        message = "the model has no weights: it is on the device 'meta'"
-        raise UsageError(message, where="model", hint="load the weights first")
-    if not has_float64(subject.device):
-        hint = f"use {arg('device', 'cpu')}, or move a model in memory there with model.to('cpu')"
-        raise UsageError(f"numbers are judged in float64, which the device '{subject.device}' lacks", hint=hint)
+    _check_device(subject.device)
     if call is None and subject.core is None and batch is None and collator is None:
         hint = "pass batch=, and call= if the model is not called as model(**batch)"
         raise UsageError(f"a {type(model).__name__} is not of transformers", where="model", hint=hint)
@@ -140,6 +135,16 @@ def examine(
         notes=remarks,
         passed=passed,
     )
+
+
+def _check_device(device: torch.device) -> None:
+    """Refuse a device that holds no numbers, or none in float64."""
+    if device.type == "meta":
+        message = "the model has no weights: it is on the device 'meta'"
+        raise UsageError(message, where="model", hint="load the weights first")
+    if not has_float64(device):
+        hint = f"use {arg('device', 'cpu')}, or move a model in memory there with model.to('cpu')"
+        raise UsageError(f"numbers are judged in float64, which the device '{device}' lacks", hint=hint)
 
 
 def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[list[int]], bool]:

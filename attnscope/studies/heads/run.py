@@ -40,14 +40,7 @@ def survey_heads(
         run = replace(run, texts=tuple(TextInput(text, where=f"built-in text {n}") for n, text in enumerate(TEXTS)))
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
-    if source.needs_context:
-        hint = f"use {arg('part', 'encoder')}" if source.part else "use a model without cross-attention"
-        raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
-    if source.first_queries:
-        hint = f"give queries of every token, or use {arg('measure', 'entropy')}"
-        raise UsageError("roles need the queries of all tokens", where=arg("qkv"), hint=hint)
-    for text in run.texts:
-        check_context(text, source)
+    _check(run, source)
     texts, notes = _tokenized(run, source, shipped=shipped)
     worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
     measured = {role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles}
@@ -100,6 +93,18 @@ def survey_heads(
     mask = describe_mask_use(source, run, engine.describe_mask())
     notes += _missing(random, roles, runs=source.runs)
     return HeadRoles(provenance(source, run, device), mask, probes, roles, main, notes)
+
+
+def _check(run: RunConfig, source: ModelSource) -> None:
+    """Refuse models and texts whose heads have no roles."""
+    if source.needs_context:
+        hint = f"use {arg('part', 'encoder')}" if source.part else "use a model without cross-attention"
+        raise UsageError("roles are defined only for self-attention", where=source.name, hint=hint)
+    if source.first_queries:
+        hint = f"give queries of every token, or use {arg('measure', 'entropy')}"
+        raise UsageError("roles need the queries of all tokens", where=arg("qkv"), hint=hint)
+    for text in run.texts:
+        check_context(text, source)
 
 
 def _describe(
