@@ -121,7 +121,7 @@ def mean_of_offsets(sums: Mapping[str, Any]) -> np.ndarray:
 
 def predicted_by_itself() -> Plant:
     """`content` beyond means that the weight itself is part of."""
-    return patterns, "_above_mean", lambda weights, total, count: weights - total / count
+    return patterns, "above_mean", lambda weights, total, count: weights - total / count
 
 
 def predicted_by_offset_only() -> Plant:

@@ -167,17 +167,18 @@ class WordRecorder(Recorder):
         n_keys, n_rows, n_heads = self._words.shape[1], len(self.rows), len(self.heads)
         key, unit = place % n_keys, place // (n_keys * n_rows)  # unit: text and head
         text = unit // n_heads
-
-        def above_mean(total: Tensor, count: Tensor) -> Tensor:
-            """Return α minus the mean of the other weights, and that for a weight of 0, of a group with this sum."""
-            return weights - (total - weights) / count
-
-        above = above_mean(self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key])
+        above = above_mean(weights, self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key])
         if self.reach is not None:
             offset = key - place // n_keys % n_rows
             at = torch.where(offset.abs() > self.reach, self.sums.shape[2] - 1, offset + self.reach)
-            above = torch.minimum(above, above_mean(self.sums.flatten(0, 1)[unit, at], self.cells[text, at]))
+            of_offset = above_mean(weights, self.sums.flatten(0, 1)[unit, at], self.cells[text, at])
+            above = torch.minimum(above, of_offset)
         self.excess.view(-1).index_add_(0, unit, above.clamp_min_(0.0))
+
+
+def above_mean(weights: Tensor, total: Tensor, count: Tensor) -> Tensor:
+    """Return α minus the mean of its group's other weights, and that for a weight of 0, by the group's sum and size."""
+    return weights - (total - weights) / count
 
 
 class UniformRecorder(Recorder):

@@ -123,7 +123,7 @@ def _top(recorded: UnitRecorders, trace: Trace, text: int, rows: "slice | Tensor
         keys, measures = top_of_mean(recorded, trace, text, rows)
     weight, value = to_numpy(measures["weight"]), to_numpy(measures["value"])
     projected = to_numpy(measures["projected"]) if "projected" in measures else None
-    return Top(record_spec.by, keys.numpy(), weight, value, projected, left_out)
+    return Top(record_spec.by, keys.cpu().numpy(), weight, value, projected, left_out)
 
 
 def top_of_mean(
