@@ -74,7 +74,7 @@ def call(
         }
         query = made.query or places(random, texts, counts)
         made = replace(made, **few, query=query, layer=random.choice(("all", "0,1", "1")), head=_pick(random, heads))
-    return made
+    return replace(made, by=None) if made.top == 0 else made  # a measure that ranks nothing is refused
 
 
 def _texts(random: Random, model: Model) -> tuple[tuple[str, ...], str | None]:
