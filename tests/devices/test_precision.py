@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import attnscope
+from attnscope.model import matmul
 from tests.conftest import SENTENCE
 
 SETTINGS: dict[str, Callable[[], None]] = {
@@ -46,6 +47,14 @@ def settings() -> dict[str, object]:
 def scores(device: str) -> np.ndarray:
     report = attnscope.inspect(SENTENCE, layer="all", head="all", device=device, stages=["scores"])
     return np.stack([np.nan_to_num(head.stages["scores"]) for head in report.data.texts[0].heads])
+
+
+@pytest.mark.cuda
+def test_onednn_multiplies_nothing_on_a_gpu(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the processor's own products would be faster by it."""
+    monkeypatch.setattr(matmul, "_onednn", lambda: True)
+    with torch.no_grad():
+        assert [matmul.uses_onednn(x, x) for x in (torch.ones(2, 2), torch.ones(2, 2, device=gpu))] == [True, False]
 
 
 @pytest.mark.cuda
