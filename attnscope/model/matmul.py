@@ -65,8 +65,9 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
     (m, e), n = a.shape[-2:], b.shape[-2]
     if a.dtype != torch.float32:
         wide = a.new_empty(*a.shape[:-1], n, dtype=torch.float32) if out is None else out
-        sides = a.reshape(-1, m, e), b.reshape(-1, n, e).mT
-        torch.ops.aten.bmm.dtype_out(*sides, torch.float32, out=wide.view(-1, m, n))
+        count = a.shape[:-2].numel()  # in place of −1, which is ambiguous if no key is visible
+        sides = a.reshape(count, m, e), b.reshape(count, n, e).mT
+        torch.ops.aten.bmm.dtype_out(*sides, torch.float32, out=wide.view(count, m, n))
         return wide
     if m * n * e < _WORTH_A_CALL or a.device.type != "cpu" or not _onednn() or (out is not None and _mkl_in_place()):
         return torch.matmul(a, b.mT, out=out)

@@ -36,7 +36,7 @@ from attnscope.model.recorders import (
 )
 from attnscope.model.recorders.sums import ReceivedRecorder
 from attnscope.model.tile import Recorder
-from attnscope.request.masks.terms import Causal, Mask
+from attnscope.request.masks.terms import Causal, Mask, SlidingWindow
 from tests.helpers.attention_cases import Case, cases, masks
 
 WIDTH = 5  # of the residual stream, as in `cases`
@@ -278,6 +278,19 @@ def test_a_bias_gets_numbers_of_heads_that_are_on_the_gpu(gpu: str, recorded: li
         inputs = AttentionInputs(0, *sides, AttentionSpec(1.0, Causal(), bias=bias))
         outputs.append(attend(inputs, [recorder] if recorded else [], need_output=True))
     torch.testing.assert_close(outputs[1].cpu(), outputs[0])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_tile_whose_queries_see_no_key_is_computed_on_the_gpu(gpu: str, dtype: torch.dtype) -> None:
+    """The second of two queries is too far from the only key, and has a tile of its own."""
+    weights = []
+    for device in ("cpu", gpu):
+        q, k = torch.ones(1, 1, 2, 4, dtype=dtype, device=device), torch.ones(1, 1, 1, 4, dtype=dtype, device=device)
+        recorder = MatrixRecorder(["weights"], [0], [0, 1], [0])
+        attend(AttentionInputs(0, q, k, k, AttentionSpec(1.0, SlidingWindow(1))), [recorder], tile_elements=1)
+        weights.append(recorder.compute()["weights"].cpu())
+    torch.testing.assert_close(weights[1], weights[0], equal_nan=True)
 
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
