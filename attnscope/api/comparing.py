@@ -120,7 +120,7 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
         elif isinstance(report, os.PathLike):
             sides.append((os.fsdecode(report), read_report(Path(report))))
         else:
-            raise UsageError(f"a {type(report).__name__} is not a report", hint="pass only reports, or only texts")
+            raise UsageError(f"{type(report).__name__} is not a report", hint="pass only reports, or only texts")
     return CompareResult(compare(sides, ReportSelection(**run_values(options)), _verdict(options)))
 
 

@@ -46,7 +46,7 @@ def examine_any(
     known = _read(options)
     texts, progress = known.pop("texts"), known.pop("progress")
     if collator is not None and not callable(collator):
-        raise UsageError(f"a {type(collator).__name__} cannot be called", where="collator", hint="pass a function")
+        raise UsageError(f"{type(collator).__name__} cannot be called", where="collator", hint="pass a function")
     from attnscope.engines.torch_setup import default_settings, device_failures, import_torch
 
     with default_settings(), device_failures():
@@ -82,7 +82,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     if read["kind"] is not None and read["kind"] not in KINDS:
         raise UsageError(f"must be {', '.join(KINDS)}, not {read['kind']!r:.80}", where="kind")
     if read["call"] is not None and not callable(read["call"]):
-        raise UsageError(f"a {type(read['call']).__name__} cannot be called", where="call", hint="pass a function")
+        raise UsageError(f"{type(read['call']).__name__} cannot be called", where="call", hint="pass a function")
     texts = read["texts"]
     given: Sequence[Any] = () if texts is None else [texts] if isinstance(texts, str) else list(texts)
     if not all(isinstance(text, str) and text.strip() for text in given):

@@ -203,7 +203,7 @@ def _path(name: str) -> Callable[[Any], str]:
         try:
             return os.fsdecode(value)
         except TypeError as e:
-            raise UsageError(f"a {type(value).__name__} is not a path", where=name, hint="pass a str or a Path") from e
+            raise UsageError(f"{type(value).__name__} is not a path", where=name, hint="pass a str or a Path") from e
 
     return read
 
@@ -220,7 +220,7 @@ def mask_of(value: Any) -> tuple[MaskTerm, ...]:
 def _score_mod(value: Any) -> ScoreFunction:
     if not callable(value):
         hint = "pass a function of score, b, h, q_idx and kv_idx, as for FlexAttention"
-        raise UsageError(f"a {type(value).__name__} cannot be called", where="score_mod", hint=hint)
+        raise UsageError(f"{type(value).__name__} cannot be called", where="score_mod", hint=hint)
     return ScoreFunction(function_name(value), value)
 
 
@@ -228,7 +228,7 @@ def _mask_matrix(value: Any) -> "BoolMatrix":
     """Return an array or tensor as a boolean matrix of allowed keys."""
     if not hasattr(value, "__array__"):
         hint = "use a str such as 'causal', a file's name, a boolean array (queries, keys), or a function"
-        raise UsageError(f"a {type(value).__name__} is not a mask", where="mask", hint=hint)
+        raise UsageError(f"{type(value).__name__} is not a mask", where="mask", hint=hint)
     if np.ma.is_masked(value):
         raise UsageError("is a masked array that hides cells", where="mask", hint="pass a plain one")
     try:
@@ -412,5 +412,5 @@ def tokenizer_path(value: Any) -> str:
     """Return the path of a tokenizer for a model that is named by a path, too."""
     if not isinstance(value, str) and not hasattr(value, "__fspath__"):
         hint = "give the path of its tokenizer.json: only a model of transformers takes a tokenizer itself"
-        raise UsageError(f"a {type(value).__name__} is not a path", where="tokenizer", hint=hint)
+        raise UsageError(f"{type(value).__name__} is not a path", where="tokenizer", hint=hint)
     return _path("tokenizer")(value)

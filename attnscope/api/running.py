@@ -62,7 +62,7 @@ def _given(
     arrays = getattr(qkv, "arrays", qkv)
     if not isinstance(arrays, GivenArrays):
         hint = "pass the path of a file, or what from_qkv() returns"
-        raise UsageError(f"a {type(qkv).__name__} is not queries, keys and values", where="qkv", hint=hint)
+        raise UsageError(f"{type(qkv).__name__} is not queries, keys and values", where="qkv", hint=hint)
     name = _unused_name(arrays.name, arrays, "given", objects)
     arrays = arrays if name == arrays.name else replace(arrays, name=name)
     return values | {"qkv": name}, {name: ArraysInMemory(arrays)}
@@ -97,9 +97,9 @@ def _live(
     if not is_pretrained(model):
         if (inner := pretrained_inside(model)) is not None:
             hint = f"pass the model in it: model.{inner}"
-            raise UsageError(f"a {type(model).__name__} is not a model of transformers", where="model", hint=hint)
+            raise UsageError(f"{type(model).__name__} is not a model of transformers", where="model", hint=hint)
         hint = "pass a folder, the name of a bundled sample, or a transformers model"
-        raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)
+        raise UsageError(f"{type(model).__name__} is not a model", where="model", hint=hint)
     from attnscope.engines.transformers.live import check_live
 
     dtype, device = check_live(model)

@@ -190,7 +190,7 @@ QUIET = Option("quiet", SHOW, _DATA_ONLY)
 VERBOSE = Option("verbose", SHOW, "In a terminal, show the model's full path, its device and all notes, every matrix "
     "of {stages}, and small contributors one by one.")
 VERBOSE_FACTS = replace(VERBOSE, help="In a terminal, show the model's full path, its device and all notes.")
-_LOOKS = (
+_OUTPUT = (
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     Option("force", SHOW, "Overwrite the {output} file if it exists."),
     QUIET,
@@ -200,7 +200,7 @@ _LOOKS = (
         "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file."),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
-_LOOKS_OF_CHECKS = tuple(option for option in _LOOKS if option.name != "open")
+_OUTPUT_OF_CHECKS = tuple(option for option in _OUTPUT if option.name != "open")
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
 
 
@@ -211,7 +211,7 @@ def _tolerance(name: str, help: str, metavar: str = "X") -> Option:
 def _shown(precision: str, default: str, format: Option = DATA_FORMAT, output: str | None = None) -> tuple[Option, ...]:
     file = FILE_OUT if output is None else replace(FILE_OUT, help=output)
     verbose = VERBOSE if format is FORMAT else VERBOSE_FACTS
-    return format, JSON, file, replace(PRECISION, help=precision, default=default), *_LOOKS, verbose
+    return format, JSON, file, replace(PRECISION, help=precision, default=default), *_OUTPUT, verbose
 
 
 def _compared(options: tuple[Option, ...], *names: str) -> tuple[Option, ...]:
@@ -387,7 +387,7 @@ CHECK = (
         help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds."),
     TEXTS[-1],
     _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),
-    DATA_FORMAT, JSON, FILE_OUT, *_LOOKS_OF_CHECKS,
+    DATA_FORMAT, JSON, FILE_OUT, *_OUTPUT_OF_CHECKS,
     replace(VERBOSE, help="Show the model's full path, its device, all notes, and the differences of each layer."),
     *COMPLETE_MODEL, *THE_MACHINE,
 )
@@ -401,7 +401,7 @@ DOCTOR = (
         "Tokens of the longest text that tests windows; for longer windows the verdict is cannot tell. Default: 512."),
     DATA_FORMAT, JSON,
     replace(FILE_OUT, help="Write to a file; the extension sets the format: {endings} (.xml is JUnit)."),
-    *_LOOKS_OF_CHECKS,
+    *_OUTPUT_OF_CHECKS,
     replace(VERBOSE, help="Show every measurement, and why each check matters."),
     *(option for option in COMPLETE_MODEL if option.name != "config"),
     replace(_OF_MACHINE["dtype"], default=None,

@@ -94,7 +94,7 @@ def ranges_of(value: Any, where: str) -> tuple[SpanRange, ...]:
 def _listed(value: Any, where: str) -> Sequence[Any]:
     if isinstance(value, list | tuple):
         return value
-    raise UsageError(f"a {type(value).__name__} is not a list of spans", where=where, hint=f"expected {_FORM}")
+    raise UsageError(f"{type(value).__name__} is not a list of spans", where=where, hint=f"expected {_FORM}")
 
 
 def _range(value: Any, where: str) -> SpanRange:

@@ -44,7 +44,7 @@ def test_arrays_are_masks_for_every_function():
         (CAUSAL[:3], r"array:\w{8}: the matrix is 3 × 5, but the text needs 5 × 5; expected a row per query token"),
         (CAUSAL * 1, "mask: has type int64, not bool; pass True where attention is allowed, such as mask == 1"),
         (CAUSAL[0], r"mask: has shape \[5\]; pass a row per query token and a column per key token"),
-        (5, "mask: a int is not a mask; use a str such as 'causal', a file's name, a boolean array"),
+        (5, "mask: int is not a mask; use a str such as 'causal', a file's name, a boolean array"),
     ],
 )
 def test_what_is_no_mask_is_refused(mask, said):

@@ -65,7 +65,7 @@ REFUSED = {
     ),
     "layout twice": (lambda: attnscope.from_qkv(Q, K, layout="tth"), "'tth' is not a layout"),
     "tokens": (lambda: attnscope.from_qkv(Q, K, tokens=["a", "b"]), "tokens: 2 tokens for 5 rows; give one for every"),
-    "a word": (lambda: attnscope.from_qkv(Q, K, tokens="abcde"), "tokens: a str is no list of tokens"),
+    "a word": (lambda: attnscope.from_qkv(Q, K, tokens="abcde"), "tokens: str is no list of tokens"),
     "a token": (lambda: attnscope.from_qkv(Q, K, tokens=["a", "b", 1.5, "d", "e"]), "tokens: token 2 is 1.5"),
     "cu_seqlens": (lambda: attnscope.from_qkv(Q, K, cu_seqlens=[0, 3, 3, 5]), r"\[0, 3, 3, 5\] do not increase from 0"),
     "the end": (
@@ -155,7 +155,7 @@ REFUSED = {
         lambda: attnscope.from_qkv(Q, K, mask="docs:eos"),
         "mask: given arrays name no token that",
     ),
-    "a score function": (lambda: attnscope.from_qkv(Q, K, score_mod=2.0), "score_mod: a float cannot be called"),
+    "a score function": (lambda: attnscope.from_qkv(Q, K, score_mod=2.0), "score_mod: float cannot be called"),
     "explained functions": (
         lambda: attnscope.from_qkv(Q, K, V, score_mod=lambda s, b, h, q, k: s).explain(query=1, layer=0, head=0),
         "score_mod: the arithmetic that is explained has no such function",
@@ -184,7 +184,7 @@ REFUSED = {
         lambda: attnscope.from_qkv(Q, K).inspect().texts and attnscope.inspect("a", qkv=attnscope.from_qkv(Q, K)),
         "text and qkv cannot be used together",
     ),
-    "no arrays": (lambda: attnscope.inspect(qkv=5), "qkv: a int is not queries, keys and values"),
+    "no arrays": (lambda: attnscope.inspect(qkv=5), "qkv: int is not queries, keys and values"),
     "another model's options": (
         lambda: attnscope.inspect(qkv=attnscope.from_qkv(Q, K), dtype="bfloat16"),
         "dtype: cannot",

@@ -212,7 +212,7 @@ def test_what_is_no_tokenizer_is_refused(
 def test_a_stack_has_its_own_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = ended(capsys, "run", TEXT, "--config", "causal", "--tokenizer", SAMPLE)
     assert code == 2 and "--tokenizer and --config cannot be used together; set tokenizer in the TOML file" in said
-    with pytest.raises(AttnscopeError, match="a dict is not a path"):
+    with pytest.raises(AttnscopeError, match="dict is not a path"):
         attnscope.inspect(TEXT, tokenizer={})
 
 

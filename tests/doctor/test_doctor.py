@@ -197,9 +197,9 @@ def test_the_assertion_names_check_number_place_and_repair():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"model": 3}, "a int is not a model"),
-        ({"model": nn.Linear(2, 2)}, "a Linear is not of transformers"),
-        ({"model": nn.Linear(2, 2), "batch": [1]}, "a list is not a batch"),
+        ({"model": 3}, "int is not a model"),
+        ({"model": nn.Linear(2, 2)}, "Linear is not of transformers"),
+        ({"model": nn.Linear(2, 2), "batch": [1]}, "list is not a batch"),
         ({"model": nn.Linear(2, 2), "batch": {}}, "has no input_ids"),
         ({"model": nn.Linear(2, 2), "kind": "decoder"}, "must be causal"),
         ({"model": nn.Linear(2, 2), "collator": 3}, "cannot be called"),

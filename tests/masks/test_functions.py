@@ -226,7 +226,7 @@ def test_blocks_without_an_allowed_key_are_not_computed(monkeypatch: pytest.Monk
         ({"mask": lambda b, h, q, k: q + k}, r"returns torch.int64, not torch.bool"),
         ({"mask": lambda q, k: q >= k}, "the function fails: TypeError"),
         ({"score_mod": lambda s, b, h, q, k: s / 0}, "returns NaN or inf"),
-        ({"score_mod": "relu"}, "a str cannot be called"),
+        ({"score_mod": "relu"}, "str cannot be called"),
     ],
 )
 def test_what_a_function_may_not_do_is_refused(options: dict[str, Any], message: str) -> None:

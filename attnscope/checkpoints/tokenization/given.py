@@ -58,7 +58,7 @@ def make_texts(
 def _by_text(values: Any, counts: Sequence[int], where: str) -> list[Sequence[Any]]:
     listed = values.tolist() if hasattr(values, "tolist") else values
     if isinstance(listed, str) or not isinstance(listed, Sequence):
-        raise AttnscopeError(f"a {type(values).__name__} is no list of tokens", where=where, hint=f"expected {_FORM}")
+        raise AttnscopeError(f"{type(values).__name__} is no list of tokens", where=where, hint=f"expected {_FORM}")
     nested = bool(listed) and all(isinstance(item, list | tuple) for item in listed)
     starts = [sum(counts[:n]) for n in range(len(counts))]
     texts: list[Sequence[Any]] = list(listed) if nested else [listed]

@@ -115,7 +115,7 @@ def read_score_mod(given: Any) -> ScoreFunction | None:
         return None
     if not callable(given):
         hint = "pass a function of score, b, h, q_idx and kv_idx, as for FlexAttention"
-        raise AttnscopeError(f"a {type(given).__name__} cannot be called", where="score_mod", hint=hint)
+        raise AttnscopeError(f"{type(given).__name__} cannot be called", where="score_mod", hint=hint)
     return ScoreFunction(function_name(given), given)
 
 

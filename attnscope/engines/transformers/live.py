@@ -108,5 +108,5 @@ def tokenizer_json_of(tokenizer: Any) -> bytes:
     written = backend.to_str() if hasattr(backend, "to_str") else None
     if not isinstance(written, str):
         hint = "pass a fast tokenizer of transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json"
-        raise UsageError(f"a {type(tokenizer).__name__} has no tokenizer.json", where="tokenizer", hint=hint)
+        raise UsageError(f"{type(tokenizer).__name__} has no tokenizer.json", where="tokenizer", hint=hint)
     return written.encode()

@@ -55,7 +55,7 @@ class AnyTokenizer:
             }
         if not hasattr(tokenizer, "encode"):
             hint = "pass a tokenizer of transformers or a tokenizers.Tokenizer"
-            raise UsageError(f"a {type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint)
+            raise UsageError(f"{type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint)
         encoding = (
             tokenizer.encode(*texts)
             if special or not hasattr(tokenizer, "token_to_id")

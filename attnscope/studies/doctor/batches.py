@@ -118,7 +118,7 @@ def read_batch(
         rows: Rows to look at; None for all.
     """
     if not isinstance(given, Mapping):
-        raise UsageError(f"a {type(given).__name__} is not a batch", where="batch", hint="pass a dict of tensors")
+        raise UsageError(f"{type(given).__name__} is not a batch", where="batch", hint="pass a dict of tensors")
     tensors = {key: _tensor(value) for key, value in given.items()}
     ids = tensors.get("input_ids")
     if not isinstance(ids, Tensor) or ids.ndim != 2 or not ids.numel():

@@ -74,7 +74,7 @@ def examine(
     _check_device(subject.device)
     if call is None and subject.core is None and batch is None and collator is None:
         hint = "pass batch=, and call= if the model is not called as model(**batch)"
-        raise UsageError(f"a {type(model).__name__} is not of transformers", where="model", hint=hint)
+        raise UsageError(f"{type(model).__name__} is not of transformers", where="model", hint=hint)
     for option, value in (("documents", documents), ("prefix", prefix)):
         if value is not None and batch is None:
             raise UsageError("describes a batch, and there is none", where=option, hint="pass batch=")

@@ -128,7 +128,7 @@ class Subject:
             self.model, self.core = body, body
             output = first_tensor(self.raw(batch, on_call, **more))
         if output is None:
-            message = f"a {type(self.model).__name__} returns no (rows, tokens, width)"
+            message = f"{type(self.model).__name__} returns no (rows, tokens, width)"
             raise AttnscopeError(message, hint="pass call=, a function of model and batch that returns logits")
         return output
 
@@ -161,7 +161,7 @@ class Subject:
         """Use another implementation of attention."""
         if self.core is None:
             if backend != OWN:
-                raise AttnscopeError(f"a {type(self.model).__name__} has no attention interface")
+                raise AttnscopeError(f"{type(self.model).__name__} has no attention interface")
             yield
             return
         with using_backend(self.core, backend):
@@ -195,7 +195,7 @@ def make_subject(model: Any, tokenizer: Any, call: Call | None, kind: str | None
     """Return the subject of an examination."""
     if not isinstance(model, nn.Module):
         hint = "pass a folder, a transformers model, or any torch.nn.Module with call="
-        raise UsageError(f"a {type(model).__name__} is not a model", where="model", hint=hint)
+        raise UsageError(f"{type(model).__name__} is not a model", where="model", hint=hint)
     core = next((module for module in model.modules() if is_pretrained(module)), None)
     config: Any = getattr(model if core is None else core, "config", None)
     if hasattr(config, "get_text_config"):
