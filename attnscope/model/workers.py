@@ -6,28 +6,30 @@ beside one busy process). Whole tiles on threads of their own do not wait until 
 NumPy's `argmax` and compiled loops release the interpreter's lock while they run.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
-from threading import Barrier, local
-from typing import TypeVar
+from threading import Barrier, Condition, Lock
+from typing import Generic, TypeVar
 
 import torch
 
 Part = TypeVar("Part")
 Deferred = Callable[[], None]  # what must happen in the order of the parts
-_AHEAD = 4  # parts that are computed or wait beyond those of all threads: what they deferred takes memory
-_thread = local()  # its `number` within the pool
+_AHEAD = 4  # parts of which a thread may be in front of the slowest one: what they deferred takes memory
 
 
 def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferred]], n_threads: int) -> None:
     """Compute parts on several threads; results do not depend on their number.
 
-    `compute` gets the number of the thread, too, and returns functions that run in the order of the parts, such as an
-    addition to a shared sum. It is called within inference mode if the caller is; what it raises for the first part, in
-    order, that fails is raised. With one thread, everything happens in the calling one.
+    Args:
+        compute: Computes a part, given the number of the thread, and returns a function that runs in the order of the
+            parts, such as an addition to a shared sum. Called within inference mode if the caller is.
+        n_threads: How many threads; with one, everything happens in the calling thread.
+
+    Raises:
+        BaseException: What `compute` raised for the first part, in order, that failed.
     """
     if n_threads == 1:
         with one_openmp_thread():
@@ -35,31 +37,30 @@ def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferre
                 for deferred in compute(part, 0):
                     deferred()
         return
-    pool, inference = _pool(n_threads), torch.is_inference_mode_enabled()
-    unfinished: deque[Future[list[Deferred]]] = deque()
+    queue, inference = _Queue(parts), torch.is_inference_mode_enabled()
 
-    def work(part: Part) -> list[Deferred]:
+    def work(number: int) -> None:
         with torch.inference_mode(inference):
-            return compute(part, _thread.number)
+            while (taken := queue.take()) is not None:
+                place, part = taken
+                try:
+                    queue.finish(place, compute(part, number))
+                except BaseException as error:
+                    queue.fail(place, error)
+                    return
 
-    def finish() -> None:
-        for deferred in unfinished[0].result():
-            deferred()
-        unfinished.popleft()
-
+    futures: list[Future[None]] = []
     try:
-        with one_openmp_thread():
-            for part in parts:
-                unfinished.append(pool.submit(work, part))
-                if len(unfinished) > n_threads + _AHEAD:
-                    finish()
-            while unfinished:
-                finish()
+        for number in range(n_threads):
+            futures.append(_pool(n_threads).submit(work, number))
+        for future in futures:
+            future.result()
     finally:
         # A signal may have interrupted the wait; no thread may write after that.
-        for future in unfinished:
-            future.cancel()
-        wait(unfinished)
+        queue.stop()
+        wait(futures)
+    if queue.error is not None:
+        raise queue.error
 
 
 @contextmanager
@@ -78,16 +79,64 @@ def _pool(n_threads: int) -> ThreadPoolExecutor:
     """Return threads that operators do not split their work over, kept for the life of the process."""
     usual, ready = torch.get_num_threads(), Barrier(n_threads + 1)
 
-    def begin(number: int) -> None:
+    def begin() -> None:
         # A thread's first call takes over the number of the process, also after it was set.
         torch.get_num_threads()
         torch.set_num_threads(1)
-        _thread.number = number
         ready.wait()
 
     pool = ThreadPoolExecutor(n_threads, "attention")
-    started = [pool.submit(begin, number) for number in range(n_threads)]
+    started = [pool.submit(begin) for _ in range(n_threads)]
     ready.wait()
     wait(started)
     torch.set_num_threads(usual)  # the number is that of new threads, too
     return pool
+
+
+class _Queue(Generic[Part]):
+    """Hands out parts, and runs deferred functions in their order."""
+
+    def __init__(self, parts: Iterator[Part]) -> None:
+        self._parts, self._taking, self._taken = parts, Lock(), 0
+        self._finished: dict[int, list[Deferred]] = {}
+        self._next, self._changed, self._stopped = 0, Condition(), False
+        self._failed = -1
+        self.error: BaseException | None = None
+
+    def take(self) -> tuple[int, Part] | None:
+        """Return the next part and its place; None if none is left or work has stopped."""
+        with self._taking:
+            if self._stopped:
+                return None
+            try:
+                part = next(self._parts)
+            except StopIteration:
+                return None
+            except BaseException as error:
+                self.fail(self._taken, error)
+                return None
+            self._taken += 1
+            return self._taken - 1, part
+
+    def finish(self, place: int, deferred: list[Deferred]) -> None:
+        """Run deferred functions as soon as all earlier parts are finished."""
+        with self._changed:
+            self._changed.wait_for(lambda: place - self._next <= _AHEAD or self._stopped)
+            self._finished[place] = deferred
+            while (ready := self._finished.pop(self._next, None)) is not None:
+                for addition in ready:
+                    addition()
+                self._next += 1
+            self._changed.notify_all()
+
+    def fail(self, place: int, error: BaseException) -> None:
+        """Stop, and remember the failure of the first part, in order, that failed."""
+        with self._changed:
+            if self.error is None or place < self._failed:
+                self.error, self._failed = error, place
+        self.stop()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
