@@ -69,9 +69,13 @@ def _is_there() -> bool:
 
 @contextmanager
 def terminal_kept() -> Iterator[None]:
-    """Put the terminal back at the end, also if a signal ends the process within."""
-    saved = _settings()
-    terminal = os.dup(2)
+    """Draw through another descriptor, and put the terminal back at the end, also if a signal ends the process within.
+
+    Standard error leads nowhere while another thread calls a tokenizer, whose panics must not be seen: what is drawn
+    there meanwhile would be lost, and the screen would lack it until it changes.
+    """
+    saved, usual, terminal = _settings(), sys.__stderr__, os.dup(2)
+    encoding = getattr(usual, "encoding", None)
 
     def restore() -> None:
         with suppress(OSError):
@@ -81,12 +85,18 @@ def terminal_kept() -> Iterator[None]:
         _restore(saved)
 
     try:
-        with at_signal(restore):
+        with (
+            at_signal(restore),
+            open(terminal, "w", encoding=encoding, errors="backslashreplace", closefd=False) as screen,
+        ):
+            # textual draws there.
+            sys.__stderr__ = screen  # type: ignore[misc]
             yield
     except BaseException:
         restore()
         raise
     finally:
+        sys.__stderr__ = usual  # type: ignore[misc]
         _restore(saved)
         with suppress(OSError):
             os.set_blocking(terminal, True)
