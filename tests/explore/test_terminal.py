@@ -146,6 +146,7 @@ def test_what_is_drawn_while_a_tokenizer_is_called_is_seen(saved, tmp_path):
     script.write_text(
         "import threading, time\n"
         "from pathlib import Path\n"
+        "from attnscope.batch.reports import write_report\n"
         "from attnscope.checkpoints.tokenization.rust import call_rust\n"
         "from attnscope.studies.explore.opening import findings_source\n"
         "from attnscope.views.explore.terminal import walk\n"
@@ -160,7 +161,7 @@ def test_what_is_drawn_while_a_tokenizer_is_called_is_seen(saved, tmp_path):
         "    return saved_scene(variant)\n"
         f"source = findings_source(Path({saved!r}))\n"
         "saved_scene, source.scene = source.scene, scene\n"
-        "walk(source)\n"
+        "walk(source, write_report)\n"
     )
     with closing(PseudoTerminal(script=script)) as terminal:
         terminal.wait_for(b"softmax of masked")

@@ -16,7 +16,7 @@ from attnscope.engines.arrays.settings import GivenRope, LayerSettings
 from attnscope.findings.compare import SCALED_ALREADY, Comparison, Diagnosis, TriedSetting
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection
+from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection, numbered
 from attnscope.run.plan import make_plan
 from attnscope.run.session import ProgressCallback, Session, inspect, prepare
 from attnscope.studies.compare.runs import compare_runs
@@ -106,7 +106,7 @@ def _check_sizes(source: ModelSource, arrays: GivenArrays) -> None:
     c = source.config
     if arrays.layers[-1] >= c.n_layers or arrays.sizes.heads != c.n_heads:
         message = f"the arrays have layer {arrays.layers[-1]} and {arrays.sizes.heads} heads"
-        hint = f"{source.name} has layers 0 to {c.n_layers - 1} and {c.n_heads} heads"
+        hint = f"{source.name} has {numbered('layer', c.n_layers)} and {c.n_heads} heads"
         raise AttnscopeError(message, where=arrays.name, hint=hint)
 
 

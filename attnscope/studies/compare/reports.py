@@ -110,7 +110,7 @@ class _Text:
         """Return heads of the first side, each with its counterpart."""
         if self.axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
             return list(zip(self.a.heads, self.b.heads, strict=True))
-        return [(head, _counterpart(head, self.b, self.labels[1])) for head in self.a.heads]
+        return [(head, _counterpart(head, self.b, self.labels[1], self.axis)) for head in self.a.heads]
 
     def changes(
         self, shown: Sequence[int] | None, stages: Sequence[str]
@@ -258,12 +258,14 @@ def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[
     return [(i, j) for i, j in pairs if i in here and j in there]
 
 
-def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
+def _counterpart(head: HeadReport, text: TextReport, label: str, axis: str) -> HeadReport:
     for other in text.heads:
         if other.ref == head.ref:
             return other
     there = [str(other.ref) for other in text.heads]
-    hint = "compare reports of the same layers and heads"
+    hint = f"compare {'reports' if axis == 'report' else 'sides'} of the same layers and heads"
+    if axis in ("layer", "head"):
+        hint = f"name as many {axis}s with every {arg(axis)}"
     if head.chosen and text.heads and text.heads[0].chosen:
         hint = f"each side chose its own head; run one again with {arg('layer', head.layer)} {arg('head', head.head)}"
     message = f"{head.ref} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"

@@ -4,12 +4,13 @@ import gc
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from attnscope.base.errors import OptionName, Spelling
 from attnscope.base.system.signals import at_signal
+from attnscope.findings.run import Report
 from attnscope.views.walk.keys import ACTIONS, KeyAction
 from attnscope.views.walk.place import Begin
 from attnscope.views.walk.scene import Source
@@ -24,6 +25,7 @@ _COLOURS = {"never": 0, "always": 1 << 24, "auto": None}
 
 def walk(
     source: Source,
+    write: Callable[[Report, str], str],
     actions: tuple[KeyAction, ...] = ACTIONS,
     begin: Begin | None = None,
     *,
@@ -34,6 +36,7 @@ def walk(
     """Walk until the user leaves.
 
     Args:
+        write: Writes a report to a file of this name, and describes the file.
         color: `auto`, `always` or `never`.
         own_process: No objects of others are in this process: what is there at the start is not looked at when garbage
             is collected, which would hold up a key by a tenth of a second.
@@ -48,7 +51,7 @@ def walk(
     if color == "always":
         os.environ.pop("NO_COLOR", None)
     app = ExploreApp(source, actions, begin, _COLOURS[color])
-    app.watch_terminal, app.spelling = _is_there, spelling
+    app.write, app.watch_terminal, app.spelling = write, _is_there, spelling
     if own_process:
         gc.freeze()
     with terminal_kept():
