@@ -22,9 +22,10 @@ from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSe
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, inspect
 from attnscope.run.text_plan import divide_text
 from attnscope.studies.compare.alignment import align, pair_replaced
-from attnscope.studies.compare.reports import compare_sides, listed
+from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.compare.tolerance import Tolerance
 from attnscope.studies.screens.header import counted
+from attnscope.views.axes import format_positions
 
 if TYPE_CHECKING:
     from attnscope.studies.run.every_head import RoleRecorders
@@ -106,15 +107,16 @@ def _with_every_head(
         for size, count in zip(sizes, counts, strict=True)
         if any(count[name] != counts[0][name] for name in left)
     ]
-    shared = {name: IndexSelection(ranges=((0, min(count[name] for count in counts) - 1),)) for name in left}
+    every = dict.fromkeys(left, ALL)
     given = [set(layers) for layers in (session.source(run).layers for _, run in runs) if layers is not None]
-    if given and "layer" in left:  # arrays need not have every layer
-        there = set.intersection(*given) & set(range(min(count["layer"] for count in counts)))
-        if not there:
-            raise UsageError("the sides have no layer in common", where=arg("layer"))
-        both = shared | {"layer": IndexSelection.of(sorted(there))}
-        return [(label, replace(run, **both)) for label, run in runs], unmatched
-    every = shared if unmatched else dict.fromkeys(left, ALL)
+    if unmatched or (given and "layer" in left):
+        shared = {name: range(min(count[name] for count in counts)) for name in left}
+        every = {name: IndexSelection(ranges=((0, numbers[-1]),)) for name, numbers in shared.items()}
+        if given and "layer" in left:  # arrays need not have every layer
+            there = set.intersection(*given, set(shared["layer"]))
+            if not there:
+                raise UsageError("the sides have no layer in common", where=arg("layer"))
+            every["layer"] = IndexSelection.of(sorted(there))
     return [(label, replace(run, **every)) for label, run in runs], unmatched
 
 
@@ -334,8 +336,8 @@ def _picked(
 
 def _check_saved(wanted: Sequence[int], saved: Sequence[int], what: str, name: str) -> None:
     if missing := [position for position in wanted if position not in saved]:
-        message = f"'{name}' has no {what} {listed(missing)}"
-        raise UsageError(message, where=arg(what), hint=f"it has {listed(saved)}")
+        message = f"'{name}' has no {what} {format_positions(missing)}"
+        raise UsageError(message, where=arg(what), hint=f"it has {format_positions(saved) or 'none'}")
 
 
 def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:
