@@ -226,23 +226,22 @@ def _collate(exam: Examination, collator: Any) -> None:
         features = [row[: max(2, exam.subject.longest // (len(features) + 1))] for row in features]
     if exam.subject.kind == "causal" and eos is not None:
         features = [row if row[-1] == eos else [*row, eos] for row in features]
-    errors = []
+    batches, errors = [], []
     for with_labels in (False, True):
         examples = [{"input_ids": list(row), "attention_mask": [1] * len(row)} for row in features]
         if with_labels:
             examples = [{**feature, "labels": list(feature["input_ids"])} for feature in examples]
         try:
-            batch = collator(examples)
+            batches.append(collator(examples))
         except Exception as e:  # a collator of anyone may raise anything
             errors.append(f"{type(e).__name__}: {next(iter(str(e).splitlines()), '')[:200]}")
             continue
-        if not with_labels and isinstance(batch, Mapping) and "labels" not in batch and exam.subject.kind == "causal":
-            continue
-        break
-    else:
-        if errors and "batch" not in locals():
-            exam.collator_error = f"the collator fails on input_ids and attention_mask ({errors[0]})"
-            return
+        if exam.subject.kind != "causal" or not isinstance(batches[-1], Mapping) or "labels" in batches[-1]:
+            break
+    if not batches:
+        exam.collator_error = f"the collator fails on input_ids and attention_mask ({errors[0]})"
+        return
+    batch = batches[-1]
     exam.features = features
     documents, padding = _truth(batch, features, words.special)
     read = read_batch(batch, words.special, name="collated", documents=documents, padding=padding)
@@ -263,19 +262,16 @@ def _truth(
         return None, None
     documents = torch.full_like(ids, -1)
     for number, feature in enumerate(features):
-        wanted = torch.tensor(list(feature))
-        best, at = 0.0, (0, 0)
-        for row in range(len(ids)):
-            for start in range(ids.shape[1] - len(wanted) + 1):
-                if bool((documents[row, start : start + len(wanted)] >= 0).any()):
-                    continue
-                # a masked language model's collator replaces some tokens
-                share = float((ids[row, start : start + len(wanted)] == wanted).float().mean())
-                if share > best:
-                    best, at = share, (row, start)
-        if best < 0.6:
+        wanted, size = torch.tensor(list(feature)), len(feature)
+        if size > ids.shape[1]:
             return None, None
-        documents[at[0], at[1] : at[1] + len(wanted)] = number
+        free = (documents.unfold(1, size, 1) < 0).all(-1)
+        # a masked language model's collator replaces some tokens
+        share = (ids.unfold(1, size, 1) == wanted).float().mean(-1) * free  # (rows, starts)
+        row, start = divmod(int(share.argmax()), share.shape[1])
+        if share[row, start] < 0.6:
+            return None, None
+        documents[row, start : start + size] = number
     padding = documents < 0
     if special.pad is not None:  # other tokens were added by the collator
         mask = torch.as_tensor(batch["attention_mask"]) if batch.get("attention_mask") is not None else None
