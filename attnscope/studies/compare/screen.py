@@ -239,19 +239,16 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
     line = labels if comparison.axis in _SAID_BY_SIDES else (Span(f"{comparison.axis}: "), *labels)
+    lines = [("compare", line)]
     used = {side.report.mask.what_if for side in comparison.sides} - {None}
-    other_sides = []
     if comparison.axis not in ("mask", "hide"):
-        other_sides = [
-            side for side in comparison.sides[1:] if describe_used(side.report.mask) != describe_used(first.mask)
-        ]
+        for side in comparison.sides[1:]:
+            mask, own = side.report.mask, own_mask_name(side.report.provenance)
+            if describe_used(mask) != describe_used(first.mask):
+                lines.append(("mask", (*untrusted(side.label), Span(": "), *describe_mask(mask, own))))
     elif used and first.mask.what_if is None:
-        line += (Span(WHAT_IF.get(str(used.pop()), "")),)
-    masks = [
-        (*untrusted(side.label), Span(": "), *describe_mask(side.report.mask, own_mask_name(side.report.provenance)))
-        for side in other_sides
-    ]
-    yield Facts([("compare", line), *(("mask", mask) for mask in masks)])
+        lines = [("compare", (*line, Span(WHAT_IF.get(str(used.pop()), ""))))]
+    yield Facts(lines)
     yield notes(_other_notes(comparison))
     for several in zip(*(side.report.texts for side in shown), strict=True):
         written = [text.text for text in several]
