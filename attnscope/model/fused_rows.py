@@ -25,7 +25,7 @@ from attnscope.request.masks.terms import Bidirectional, Causal, Prefix, Sliding
 MOST_KEYS = 5
 BLOCKS: dict[str, int] = {}  # sizes of blocks that differ from those of block_sizes
 FAILED: list[str] = []  # why kernels cannot be compiled here; from then on operators compute
-_WIDTHS = (16, 32, 64, 128)
+_WIDEST = 128  # of heads: registers hold no more
 # Cells; for fewer, operators take less time than compiling does: 3 s once a machine, for every width and kind of mask.
 _WORTH_A_KERNEL = 1 << 23
 _WORTH_EVERY_CELL = 8  # kernels compute the whole layer, an eighth of which takes operators as long
@@ -141,7 +141,7 @@ def _rule(inputs: AttentionInputs) -> FusedRule | None:
     """Return the layer's mask for the kernel; None if the kernel does not know the layer's rule."""
     spec, (n, width) = inputs.spec, inputs.q.shape[2:]
     widths = {side.shape[-1] for side in (inputs.q, inputs.k, inputs.v)}
-    if spec.bias is not None or inputs.k.shape[2] != n or widths != {width} or width not in _WIDTHS:
+    if spec.bias is not None or inputs.k.shape[2] != n or widths != {width} or width > _WIDEST:
         return None
     causal, prefix, window, lengths = False, 0, 0, None
     for part in spec.mask.parts if isinstance(spec.mask, Intersection) else (spec.mask,):
@@ -175,7 +175,8 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
     from attnscope.model import fused_kernels
 
     (batch, heads, n, width), spec, device = inputs.q.shape, inputs.spec, inputs.q.device
-    q, k, v = (side.contiguous() for side in (inputs.q, inputs.k, inputs.v))
+    wide = max(16, 1 << (width - 1).bit_length())  # Triton's sizes are powers of two
+    q, k, v = (pad(side, (0, wide - width)).contiguous() for side in (inputs.q, inputs.k, inputs.v))
     content = torch.ones(batch, n, dtype=torch.bool, device=device) if rows is None else rows.sources.content()
     kinds = torch.zeros(batch, 3, n, device=device)
     if rows is not None:
@@ -192,7 +193,7 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
     kept, keys = (torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2))
     weights = torch.empty(batch, heads, n, slots, device=device)
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "CAPPED": spec.softcap is not None}
-    shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": width, "BY_VALUE": by_value, **flags}
+    shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": wide, "BY_VALUE": by_value, **flags}
     scalars = spec.scale, spec.softcap or 1.0, n, heads, rule.window, rule.prefix
     lengths = lengths.to(torch.int32)
     walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "RUN", "num_warps", "num_stages")}
@@ -204,4 +205,4 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
         q, k, norms, lengths, numbers, kept, keys, weights, *scalars, **shared, SUB=sizes["SUB"], ROWS=sizes["ROWS"]
     )
     named = dict(zip(fused_kernels.STATISTICS, numbers, strict=True))
-    return FusedRows(output, keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], named, content)
+    return FusedRows(output[..., :width], keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], named, content)

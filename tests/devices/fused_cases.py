@@ -84,6 +84,7 @@ CASES = {
     "sinks": Case(Causal(), sinks=torch.tensor([0.0, 9.0, -9.0, 1.0])),
     "sinks of rows that see nothing": Case(intersect((SlidingWindow(5), PADDING)), batch=2, sinks=torch.ones(4)),
     "by value": Case(Causal(), by="value"),
+    "width of no power of two": Case(Causal(), width=24),
     "float16": Case(Causal(), dtype=torch.float16),
     "some heads and rows": Case(Causal(), recorded=[1, 3], rows=range(5, 60)),
     "large scores": Case(Causal(), factor=60.0),
@@ -96,9 +97,9 @@ CASES = {
 def drawn(seed: int, device: str) -> Case:
     """A random case: every kind of mask with every other part of a rule."""
     draw = random.Random(seed)
-    most, widths, dtypes = 90, (16, 32), (torch.float32, torch.float32, torch.float16)
+    most, widths, dtypes = 90, (8, 16, 24, 32), (torch.float32, torch.float32, torch.float16)
     if device != "cpu":
-        most, widths, dtypes = 2500, (16, 32, 64, 128), (torch.float32, torch.float16, torch.bfloat16)
+        most, widths, dtypes = 2500, (16, 32, 48, 64, 80, 128), (torch.float32, torch.float16, torch.bfloat16)
     tokens = draw.randint(1, draw.choice((90, most)))
     batch, share, groups = draw.randint(1, 3), draw.choice((1, 2, 3)), draw.randint(1, 2)
     heads = share * groups

@@ -113,7 +113,7 @@ def test_one_function_chooses_the_kernel(
         lambda layer: replace(layer, spec=replace(layer.spec, bias=lambda q, k, heads: q - k)),
         lambda layer: replace(layer, v=torch.ones(1, 2, TOKENS, 8)),
         lambda layer: replace(layer, q=torch.ones(1, 2, 3, WIDTH)),
-        lambda layer: replace(layer, **{name: torch.ones(1, 2, TOKENS, 24) for name in "qkv"}),
+        lambda layer: replace(layer, **{name: torch.ones(1, 2, TOKENS, 160) for name in "qkv"}),
     ],
 )
 def test_what_the_kernel_does_not_know_stays_with_operators(
