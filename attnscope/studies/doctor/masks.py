@@ -352,7 +352,7 @@ def padding_mask(exam: Examination) -> list[Evidence]:
             evidence.append(ok(batch.name, effect.value, effect.limit, note))
             continue
         what = "there is no attention_mask" if batch.attended is None else "the attention_mask is 1"
-        note = f"{what} for {int(bare.sum())} padding tokens"
+        note = f"{what} for {int(bare.sum())} padding token{'s' * (int(bare.sum()) != 1)}"
         if effect is not None and effect.value is not None:
             changes = "do not change" if effect.verdict == "ok" else f"change by {effect.value:.2g}"
             note += f"; outputs of the texts {changes} with the right mask"
