@@ -58,7 +58,7 @@ def _header(report: DoctorReport) -> Iterator[tuple[str, Spans]]:
 def _describe(batch: BatchFacts) -> str:
     rows = f"{counted(batch.rows, 'row')} of {counted(batch.length, 'token')}"
     padding = f"{counted(batch.padding, 'padding token')} ({batch.padded})" if batch.padding else "no padding"
-    documents = f"{counted(batch.documents, 'document')}, by {batch.documents_from}" if batch.documents is not None else ""
+    documents = "" if batch.documents is None else f"{counted(batch.documents, 'document')}, by {batch.documents_from}"
     return " · ".join(part for part in (rows, padding, documents, ", ".join(batch.keys), *batch.notes) if part)
 
 
