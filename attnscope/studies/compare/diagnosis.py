@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -268,22 +269,18 @@ def _spell_value(name: str, value: Any) -> str:
 
 def _compared(reference: Report, other: Report, stage: str, limit: float) -> _Gap:
     """Return the largest difference of a stage between two reports of the same tokens; of scores, a share."""
-    worst, first, scale = _Gap(0.0, (0, 0, 0, 0), None), None, 1.0
+    limit, scale = max(limit, 1e-3) if stage == "scores" else limit, 1.0
     if stage == "scores":
-        limit = max(limit, 1e-3)
         every = (np.abs(head.stages[stage]).max(initial=1.0) for text in reference.texts for head in text.heads)
         scale = float(max(every, default=1.0))
+    gaps = [(0.0, (0, 0, 0, 0))]
     for a, b in zip(reference.texts, other.texts, strict=True):
         for first_head, second_head in zip(a.heads, b.heads, strict=True):
             gap = np.abs(first_head.stages[stage].astype(np.float64) - second_head.stages[stage]) / scale
             apart = np.isnan(first_head.stages[stage]) != np.isnan(second_head.stages[stage])
             gap = np.where(apart, 1.0, np.nan_to_num(gap, nan=0.0))
-            if not gap.size:
-                continue
-            size, layer = float(gap.max()), int(first_head.layer)
-            if size > limit:
-                first = layer if first is None else min(first, layer)
-            if size > worst.size:
+            if gap.size:
                 row = int(np.unravel_index(int(gap.argmax()), gap.shape)[0])
-                worst = _Gap(size, (layer, int(first_head.head), a.index, a.queries[row]), None)
-    return replace(worst, first_layer=first)
+                gaps.append((float(gap.max()), (int(first_head.layer), int(first_head.head), a.index, a.queries[row])))
+    first = min((place[0] for size, place in gaps if size > limit), default=None)
+    return _Gap(*max(gaps, key=itemgetter(0)), first)
