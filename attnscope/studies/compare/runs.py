@@ -69,7 +69,7 @@ def compare_runs(
         runs, unmatched = _with_every_head(runs, selected, session)
     columns, typed = None, any(selection is not None for selection in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
-        runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
+        runs, columns = _found_in_either(runs, key, session)
     leader, reports = _reference_side(axis, [run for _, run in runs], session)
     recorders = dict(enumerate(of_side.recorders for of_side in roles))
     if leader not in reports:
@@ -121,14 +121,14 @@ def _with_every_head(
 
 
 def _found_in_either(
-    labels: Sequence[str], runs: Sequence[RunConfig], key: PositionSelection | None, session: Session
+    runs: Sequence[tuple[str, RunConfig]], key: PositionSelection | None, session: Session
 ) -> tuple[list[tuple[str, RunConfig]], list[int] | None]:
     """Find the words of `--query` and `--key` in any text; a word of one text stands for its counterpart in the others.
 
     Return the runs, with the positions of their rows, and the columns of the first that the difference has, None for
     all.
     """
-    opened = [session.open(run) for run in runs]
+    opened = [session.open(run) for _, run in runs]
     texts = [run.texts[0] for _, run in opened]
     tokens = [
         tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=text.adds_special)[0]
@@ -156,19 +156,14 @@ def _found_in_either(
             raise UsageError(f"'{named}' has no counterpart in another text", where=option)
         return [sorted(numbers) for numbers in (first, *other_positions)]
 
-    changed = list(runs)
-    if runs[0].query is not None:
-        rows = positions(runs[0].query, arg("query"))
-        changed = [
-            replace(run, query=PositionSelection.of(positions)) for run, positions in zip(runs, rows, strict=True)
-        ]
-    if key is None or texts[0].context is not None:
-        return list(zip(labels, changed, strict=True)), None
-    columns = positions(key, arg("key"))
-    changed = [
-        replace(run, auto_key=PositionSelection.of(positions)) for run, positions in zip(changed, columns, strict=True)
-    ]
-    return list(zip(labels, changed, strict=True)), columns[0]
+    changes, columns = [dict[str, PositionSelection]() for _ in runs], None
+    for field, named in (("query", runs[0][1].query), ("auto_key", None if texts[0].context is not None else key)):
+        if named is not None:
+            of_sides = positions(named, arg(field.removeprefix("auto_")))
+            columns = of_sides[0] if field == "auto_key" else None
+            for change, numbers in zip(changes, of_sides, strict=True):
+                change[field] = PositionSelection.of(numbers)
+    return [(label, replace(run, **change)) for (label, run), change in zip(runs, changes, strict=True)], columns
 
 
 def _labels(axis: str, values: Sequence[str]) -> list[str]:
