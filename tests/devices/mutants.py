@@ -1,38 +1,41 @@
 """Take each `device=`, `.cpu()`, `.to(device)` and question about devices out of attnscope: do the tests see it?
 
-    python -m tests.devices.mutants [--most TESTS] [--keyword EXPRESSION] [first [last]]
+    python -m tests.devices.mutants [--listed] [PIECE …]
 
-In a copy of the tree, one place at a time is changed: `device=` becomes None, `.cpu()` and `.to(device)` disappear, a
-comparison of `device.type`, and `is_cuda`, become True, then False. The tests of `tests/devices`, and the parity of
-every family on a GPU, run if they execute the line, the fastest first, until one fails. Changes that no test finds are
-printed, and the command ends with 1. Changes without effect are listed below, with the reason. It forks, so Unix only.
+Each such place of the package is compiled with a switch: `device=` becomes None, `.cpu()` and `.to(device)` disappear,
+a comparison of `device.type`, and `is_cuda`, become True, then False. The tests of `tests/devices`, and the parity of
+every family on a GPU, run once with all switches off, which notes who asks which switch. For each change, a forked
+process then runs the tests that ask its switch, the fastest first, until one fails. Changes that no test finds are
+printed, and the command ends with 1. Code in new interpreters, which some tests start, has no switches.
 
-Examples of hypothesis are not shrunk. The first run traces every test, or those that pytest's -k selects; a range of
-changes uses what it has noted. `--most` limits the tests of a change.
+Changes without effect are listed below, with the reason, and left out; `--listed` plants these instead, and prints
+those that a test finds after all. Pieces of the path, line or change select changes. It forks, so Unix only.
 """
 
 import argparse
 import ast
-import json
+import builtins
+import contextlib
+import importlib
 import os
-import shutil
+import signal
 import sys
 import tempfile
-import threading
-import time
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
-from types import FrameType
+from time import perf_counter
+from types import CodeType
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
 TESTS = ("tests/devices", "tests/parity/test_cuda.py")
-COPIED = ("attnscope", "tests", "configs", "sample_weights", "benchmarks", "pyproject.toml")
+# in interpreters of their own
+LEFT_OUT = "test_the_kernel_has_the_numbers_of_operators or test_the_machine_code_keeps_most_of_its_numbers"
 LIMIT = 120  # seconds of the tests of one change
-# Lines that tests run in processes that they start, where they are not traced: the tests of these files
-CHILDREN = {"attnscope/batch/loading.py": ("tests/devices/test_workers.py",)}
+PROCESSES = 2
 # A piece of the path and the line that is changed, and of the change, to why that has no effect
 _INDEX = "an index; CUDA takes these from the host, by a copy more"
 _READ = "read number by number, each of which is copied"
@@ -95,217 +98,208 @@ EQUIVALENT = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of one place.
+    """A change of one place."""
 
-    Attributes:
-        path: The file, from the root.
-        line: Number of its line, from 1.
-        begin: Where the place begins in the file, in bytes.
-        end: Where it ends.
-        text: What replaces it.
-        what: What it is, for people.
-    """
+    switch: str
+    place: str  # the path, and the number of the line
+    line: str
+    change: str
 
-    path: str
-    line: int
-    begin: int
-    end: int
-    text: str
-    what: str
+    def matches(self, pieces: str) -> bool:
+        """Tell whether a key of EQUIVALENT, or a part of one, names this change."""
+        text = f"{self.place.partition(':')[0]} {self.line} {self.change}"
+        return all(piece in text for piece in pieces.split(" … "))
+
+    def is_listed(self) -> bool:
+        return any(map(self.matches, EQUIVALENT))
 
 
-def mutants_of(path: Path) -> Iterator[Mutant]:
-    """Every change of one file."""
-    source = path.read_bytes()
-    starts = [0]
-    for line in source.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    name = str(path.relative_to(ROOT))
+class Switches(ast.NodeTransformer):
+    """A module in which each place asks its switch."""
 
-    def mutant(node: ast.AST, text: str, what: str, method: ast.Attribute | None = None) -> Mutant:
-        begin = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        if method is not None:  # behind its object, which may stand in parentheses
-            begin = starts[method.end_lineno - 1] + method.end_col_offset - len(f".{method.attr}")  # type: ignore[operator]
-        end = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
-        return Mutant(name, node.lineno, begin, end, text, what)  # type: ignore[attr-defined]
+    def __init__(self, path: Path) -> None:
+        self.mutants: list[Mutant] = []
+        self._path, self._lines = str(path.relative_to(ROOT)), path.read_text("utf-8").splitlines()
+        self.tree = ast.fix_missing_locations(self.visit(ast.parse(path.read_bytes())))
 
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call):
-            for keyword in node.keywords:
-                if keyword.arg == "device" and ast.unparse(keyword.value) != "None":
-                    yield mutant(keyword.value, "None", f"device={ast.unparse(keyword.value)} → None")
-            if isinstance(node.func, ast.Attribute):
-                moves = node.func.attr == "to" and node.args and "device" in ast.unparse(node.args[0])
-                if moves or (node.func.attr == "cpu" and not node.args):
-                    yield mutant(node, "", f"without .{node.func.attr}()", method=node.func)
-        is_type = isinstance(node, ast.Compare) and "device.type" in ast.unparse(node.left)
-        if is_type or (isinstance(node, ast.Attribute) and node.attr == "is_cuda"):
-            for value in ("True", "False"):
-                yield mutant(node, value, f"{ast.unparse(node)} → {value}")
+    def _switch(self, node: ast.expr, change: str) -> ast.Call:
+        number, switch = node.lineno, f"{self._path}#{len(self.mutants)}"
+        self.mutants.append(Mutant(switch, f"{self._path}:{number}", self._lines[number - 1].strip(), change))
+        return ast.Call(ast.Name("_is_planted", ast.Load()), [ast.Constant(switch)], [])
 
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        devices = [
+            (keyword, self._switch(keyword.value, f"device={ast.unparse(keyword.value)} → None"))
+            for keyword in node.keywords
+            if keyword.arg == "device" and ast.unparse(keyword.value) != "None"
+        ]
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        target = ast.unparse(node.args[0]) if node.args else ""
+        moves = (name == "cpu" and not target) or (name == "to" and "device" in target)
+        switch = self._switch(node, f"without .{name}()") if moves else None
+        self.generic_visit(node)
+        for keyword, planted in devices:
+            keyword.value = ast.IfExp(planted, ast.Constant(None), keyword.value)
+        if switch and isinstance(node.func, ast.Attribute):
+            node.func = ast.Call(ast.Name("_move", ast.Load()), [switch, node.func.value, ast.Constant(name)], [])
+        return node
 
-class Tracer:
-    """A plugin of pytest that notes which of some lines each test executes, and how long it takes.
+    def _answered(self, node: ast.expr) -> ast.expr:
+        true, false = [self._switch(node, f"{ast.unparse(node)} → {answer}") for answer in (True, False)]
+        self.generic_visit(node)
+        return ast.IfExp(true, ast.Constant(True), ast.IfExp(false, ast.Constant(False), node))
 
-    Args:
-        lines: Number of lines by file.
-    """
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        return self._answered(node) if "device.type" in ast.unparse(node.left) else self.generic_visit(node)
 
-    def __init__(self, lines: Mapping[str, set[int]]) -> None:
-        self._lines, self._seen = lines, set[tuple[str, int]]()
-        self.tests: dict[str, tuple[float, list[tuple[str, int]]]] = {}
-
-    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        name = frame.f_code.co_filename.removeprefix(f"{os.getcwd()}/")
-        if name not in self._lines:
-            return None
-        wanted, seen = self._lines[name], self._seen
-
-        def local(frame: FrameType, event: str, argument: object) -> Any:
-            if frame.f_lineno in wanted:
-                seen.add((name, frame.f_lineno))
-            return local
-
-        return local(frame, event, argument)
-
-    def pytest_runtest_protocol(self, item: Any) -> None:
-        self._seen.clear()
-        self._begun = time.perf_counter()
-        threading.settrace(self._trace)
-        sys.settrace(self._trace)
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
-        self.tests[nodeid] = time.perf_counter() - self._begun, sorted(self._seen)
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return self._answered(node) if node.attr == "is_cuda" else self.generic_visit(node)
 
 
-def _run_tests(folder: Path, ids: Sequence[str], plugin: Tracer | None, keyword: str) -> int:
-    os.chdir(folder)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
-        del sys.modules[name]  # of the tree that is not changed
-    sys.path.insert(0, str(folder))
-    log = os.open("pytest.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    try:
-        import pytest
+def every_mutant() -> list[Mutant]:
+    """Every change of the package."""
+    paths = (path for path in sorted((ROOT / "attnscope").rglob("*.py")))
+    words = b"device", b".cpu()", b"is_cuda"
+    asking = (path for path in paths if any(word in path.read_bytes() for word in words))
+    return [mutant for path in asking for mutant in Switches(path).mutants]
+
+
+class SwitchedModule(SourceFileLoader):
+    """Loader of a module with switches, which leaves no bytecode."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = compile(Switches(Path(self.path)).tree, self.path, "exec")
+        return code
+
+
+def switched_folder(folder: str) -> FileFinder:
+    """Finder of the package's modules, for sys.path_hooks."""
+    if not folder.startswith(str(ROOT / "attnscope")):
+        raise ImportError
+    return FileFinder(folder, (SwitchedModule, [".py"]))
+
+
+class Trials:
+    """Plugin of pytest that runs the collected tests once, and then those of each change."""
+
+    def __init__(self, mutants: Sequence[Mutant], folder: Path) -> None:
+        self.found: dict[Mutant, bool] = {}
+        self._mutants, self._folder = mutants, folder
+        self._planted = self._test = ""
+        self._notes, self._noted = (folder / "notes").open("ab", buffering=0), set[tuple[str, str]]()
+
+    def is_planted(self, switch: str) -> bool:
+        """Answer a switch; forked processes note that it was asked in the same file."""
+        if self._test and (self._test, switch) not in self._noted:
+            self._noted.add((self._test, switch))
+            self._note(switch)
+        return switch == self._planted
+
+    def _note(self, text: object) -> None:
+        self._notes.write(f"{self._test}\t{text}\n".encode())
+
+    def pytest_collection(self) -> None:
         from hypothesis import Phase, settings
 
-        class NoShrinking:
-            def pytest_collection(self) -> None:
-                settings.register_profile("mutants", parent=settings(), phases=[Phase.generate])
-                settings.load_profile("mutants")
+        settings.register_profile("mutants", parent=settings(), phases=[Phase.generate])  # shrinks nothing
+        settings.load_profile("mutants")
 
-        plugins = [NoShrinking(), *([] if plugin is None else [plugin])]
-        options = [
-            "-n",
-            "0",
-            *(["-k", keyword] if keyword else []),
-            "-p",
-            "no:cacheprovider",
-            "-W",
-            "ignore::pytest.PytestAssertRewriteWarning",
-        ]
-        code = pytest.main([*options, *(["-x"] if plugin is None else []), *ids], plugins)
-        if plugin is not None:
-            Path("lines.json").write_text(json.dumps(plugin.tests))
-    except BaseException:
-        traceback.print_exc()
-        raise
-    return int(code)
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            print(report.longreprtext, flush=True)
 
+    def pytest_runtestloop(self, session: Any) -> bool:
+        seconds, tests = self._survey(session)
+        items = {item.nodeid: item for item in session.items}
+        waiting, running = list(self._mutants), dict[int, Mutant]()
+        while waiting or running:
+            while waiting and len(running) < PROCESSES:
+                mutant = waiting.pop(0)
+                asking = sorted(tests[mutant.switch], key=seconds.__getitem__)
+                running[self._fork(session, [items[name] for name in asking], mutant.switch)] = mutant
+            process, status = os.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)  # what its tests have started
+            mutant = running.pop(process)
+            self.found[mutant] = status != 0
+            verdict = "found" if status else "NOT FOUND" if tests[mutant.switch] else "NOT RUN"
+            print(f"{verdict:10} {mutant.place}  {mutant.change}", flush=True)
+        return True
 
-def in_child(folder: Path, ids: Sequence[str], plugin: Tracer | None = None, keyword: str = "") -> int:
-    """Run tests in a forked process, in a copy of the tree; its exit code, and 124 where it takes too long."""
-    process = os.fork()
-    if process == 0:
-        code = 70
+    def _survey(self, session: Any) -> tuple[dict[str, float], dict[str, set[str]]]:
+        """Run every test with nothing planted; return their seconds, and the tests that ask each switch."""
+        status = os.waitpid(self._fork(session, session.items, ""), 0)[1]
+        assert status == 0, f"tests fail without any change: {(self._folder / 'log').read_text()[-3000:]}"
+        seconds, tests = dict[str, float](), defaultdict[str, set[str]](set)
+        for line in (self._folder / "notes").read_text().splitlines():
+            test, noted = line.split("\t")
+            if not test:
+                with contextlib.suppress(Exception):  # a name that is no module's
+                    importlib.import_module(noted)  # once, instead of in every process
+            elif "#" in noted:
+                tests[noted].add(test)
+            else:
+                seconds[test] = float(noted)
+        return seconds, tests
+
+    def _fork(self, session: Any, items: Sequence[Any], planted: str) -> int:
+        """Run tests in a process that ends with 1 at the first that fails."""
+        if process := os.fork():
+            return process
         try:
-            code = _run_tests(folder, ids, plugin, keyword)
+            os.setpgid(0, 0)
+            signal.alarm(LIMIT if planted else 0)
+            log = os.open(self._folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            for descriptor in (1, 2):
+                os.dup2(log, descriptor)
+            self._planted = planted
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                self._test, begun = item.nodeid, perf_counter()
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                self._note(perf_counter() - begun)
+                if session.testsfailed:
+                    os._exit(1)
+            self._test = ""
+            for name in list(sys.modules):
+                self._note(name)
+            os._exit(0)
         finally:
-            os._exit(code)  # nothing of the parent's is cleaned up twice
-    until = time.monotonic() + (LIMIT if plugin is None else 3600)
-    while time.monotonic() < until:
-        finished, status = os.waitpid(process, os.WNOHANG)
-        if finished:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.05)
-    os.kill(process, 9)
-    os.waitpid(process, 0)
-    return 124
+            os._exit(70)
 
 
 def main() -> int:
-    """Plant the changes, one after the other."""
-    every = [mutant for path in sorted((ROOT / "attnscope").rglob("*.py")) for mutant in mutants_of(path)]
+    """Plant the changes."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("numbers", nargs="*", type=int)
-    parser.add_argument("--most", type=int)
-    parser.add_argument("--keyword", default="")
+    parser.add_argument("pieces", nargs="*")
+    parser.add_argument("--listed", action="store_true")
     given = parser.parse_args()
-    numbers = given.numbers
-    chosen = every[slice(*(numbers if len(numbers) > 1 else [*numbers, None]))] if numbers else every
+    mutants = [
+        mutant
+        for mutant in every_mutant()
+        if mutant.is_listed() == given.listed and all(map(mutant.matches, given.pieces))
+    ]
+    sys.path_hooks.insert(0, switched_folder)
+    import pytest
+    import torch
+
+    from tests.devices.simulation import simulated_devices
+
+    torch.set_num_threads(1)  # threads do not survive a fork
+    with simulated_devices():
+        torch.ones(1, device="cuda").neg()  # reads the tables of operators
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name).resolve()
-        for part in COPIED:
-            source = ROOT / part
-            if source.is_dir():
-                shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, folder / part)
-        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        os.environ["PYTHONPATH"] = str(folder)
-        sys.path = [path for path in sys.path if Path(path or ".").resolve() != ROOT]
-        import torch
-        import transformers  # noqa: F401
-
-        torch.set_num_threads(1)
-        lines: dict[str, set[int]] = {}
-        for mutant in every:
-            lines.setdefault(mutant.path, set()).add(mutant.line)
-        cache = ROOT / ".mutants.json"
-        if not (cache.exists() and numbers):
-            if code := in_child(folder, TESTS, Tracer(lines), given.keyword):
-                print(f"the tests fail without any change ({code}):")
-                print((folder / "pytest.log").read_text()[-3000:])
-                return 1
-            shutil.copy(folder / "lines.json", cache)
-        tests = json.loads(cache.read_text())
-        first = numbers[0] if numbers else 0
-        missed = [
-            mutant for n, mutant in enumerate(chosen, first) if not _is_found(n, mutant, folder, tests, given.most)
-        ]
-    print(f"{len(chosen)} changes, {len(missed)} not found")
-    return int(bool(missed))
-
-
-def matches(mutant: Mutant, source: bytes, piece: str) -> bool:
-    """Tell whether a key of EQUIVALENT names this change of a file."""
-    text = f"{mutant.path} {source.splitlines()[mutant.line - 1].decode().strip()} {mutant.what}"
-    return all(part in text for part in piece.split(" … "))
-
-
-def _is_found(number: int, mutant: Mutant, folder: Path, tests: Mapping[str, Any], most: int | None) -> bool:
-    path = folder / mutant.path
-    original = path.read_bytes()
-    reason = next((why for piece, why in EQUIVALENT.items() if matches(mutant, original, piece)), None)
-    if reason is not None:
-        print(f"{number:4} equivalent  {mutant.path}:{mutant.line}  {mutant.what}: {reason}", flush=True)
-        return True
-    touching = [name for name, (_, seen) in tests.items() if [mutant.path, mutant.line] in seen]
-    touching.sort(key=lambda name: tests[name][0])
-    touching = touching or list(CHILDREN.get(mutant.path, ()))
-    code = 0
-    if touching:
-        path.write_bytes(original[: mutant.begin] + mutant.text.encode() + original[mutant.end :])
-        try:
-            code = in_child(folder, touching[:most])
-        finally:
-            path.write_bytes(original)
-    verdict = "found" if code else "NOT FOUND" if touching else "NOT RUN"
-    print(f"{number:4} {verdict:10}  {mutant.path}:{mutant.line}  {mutant.what}", flush=True)
-    return bool(code)
+        trials = Trials(mutants, Path(name))
+        vars(builtins).update(
+            _is_planted=trials.is_planted,
+            _move=lambda planted, moved, name: (lambda *args, **named: moved) if planted else getattr(moved, name),
+        )
+        options = ["-n0", "-s", "-p", "no:cacheprovider", f"--basetemp={name}/tests", "-k", f"not ({LEFT_OUT})"]
+        code = pytest.main([*options, *TESTS], [trials])
+    wrong = [mutant for mutant, found in trials.found.items() if found == given.listed]
+    print(f"{len(mutants)} changes, {len(wrong)} {'found though they are listed' if given.listed else 'not found'}:")
+    for mutant in wrong:
+        print(f"{mutant.place}  {mutant.change}  in: {mutant.line}")
+    return int(code) or int(bool(wrong))
 
 
 if __name__ == "__main__":

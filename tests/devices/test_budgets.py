@@ -10,7 +10,7 @@ from attnscope.cli import main
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.model.masks import PaddingMask, intersect
+from attnscope.model.masks import FunctionMask, PaddingMask, intersect
 from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TargetRecorder, TopRecorder
 from attnscope.model.row_summary import row_loops
 from attnscope.model.sdpa import kernel_cells
@@ -166,6 +166,13 @@ def test_no_tile_asks_the_device(simulated: str, tokens: int, mask: Mask) -> Non
         attend(inputs, recorders, tile_elements=1 << 18)
     assert counts.kernels["softmax"] > 4
     assert counts.waits.total() <= 2
+
+
+def test_a_mask_function_is_read_once_for_each_run_of_rows(simulated: str) -> None:
+    mask = FunctionMask(lambda batch, head, query, key: key <= query, 1, HEADS, 1024, torch.device(simulated))
+    counts.reset()
+    assert (mask.key_range(64, 192, 1024), mask.all_visible_range(64, 192, 1024)) == ((0, 192), (0, 65))
+    assert counts.waits.total() == 2
 
 
 def test_roles_of_heads_are_read_layer_by_layer(simulated: str, gpt2: Path, tmp_path: Path) -> None:
