@@ -57,8 +57,8 @@ class Case:
     batch: int = 1
     tokens: int = 70
     width: int = 16
-    heads: int = 4
-    groups: int = 2
+    heads: int = 2
+    groups: int = 1
     dtype: torch.dtype = torch.float32
     softcap: float | None = None
     sinks: Tensor | None = None
@@ -73,24 +73,24 @@ class Case:
 
 
 CASES = {
-    "causal": Case(Causal()),
-    "bidirectional": Case(Bidirectional(), groups=4),
+    "causal, grouped heads": Case(Causal(), heads=4, groups=2),
+    "bidirectional": Case(Bidirectional(), groups=2),
     "window": Case(intersect((Causal(), SlidingWindow(19)))),
     "window on both sides": Case(SlidingWindow(7), width=32),
     "prefix": Case(Prefix(40)),
     "padding": Case(intersect((Causal(), PADDING)), batch=2),
     "padding that hides everything": Case(intersect((SlidingWindow(5), PADDING)), batch=2),
     "soft-cap": Case(Causal(), softcap=2.0),
-    "sinks": Case(Causal(), sinks=torch.tensor([0.0, 9.0, -9.0, 1.0])),
-    "sinks of rows that see nothing": Case(intersect((SlidingWindow(5), PADDING)), batch=2, sinks=torch.ones(4)),
+    "sinks": Case(Causal(), sinks=torch.tensor([9.0, -9.0])),
+    "sinks of rows that see nothing": Case(intersect((SlidingWindow(5), PADDING)), batch=2, sinks=torch.ones(2)),
     "by value": Case(Causal(), by="value"),
     "width of no power of two": Case(Causal(), width=24),
     "float16": Case(Causal(), dtype=torch.float16),
-    "some heads and rows": Case(Causal(), recorded=[1, 3], rows=range(5, 60)),
+    "some heads and rows": Case(Causal(), recorded=[1], rows=range(5, 60)),
     "large scores": Case(Causal(), factor=60.0),
     "a pruned head": Case(Causal(), factor=0.0),
     "equal scores": Case(Causal(), integers=True),
-    "long": Case(Causal(), tokens=1300, groups=1, heads=1, blocks={"BM": 256, "BN": 128, "ROWS": 128}),
+    "long": Case(Causal(), tokens=1300, heads=1, blocks={"BM": 256, "BN": 256, "ROWS": 256}),
 }
 
 
