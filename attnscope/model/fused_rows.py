@@ -7,6 +7,7 @@ the output alone, 25 (benchmarks/README.md).
 import os
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -197,12 +198,14 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
     scalars = spec.scale, spec.softcap or 1.0, n, heads, rule.window, rule.prefix
     lengths = lengths.to(torch.int32)
     walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "RUN", "num_warps", "num_stages")}
-    fused_kernels.layer_kernel[(cdiv(n, sizes["BM"]), heads, batch)](
-        q, k, v, kinds, norms, lengths, sinks, output, numbers, kept, *scalars, **shared, **walk,
-        HAS_SINKS=spec.sinks is not None,
-    )  # fmt: skip
-    fused_kernels.ranking_kernel[(cdiv(n, sizes["ROWS"]), heads, batch)](
-        q, k, norms, lengths, numbers, kept, keys, weights, *scalars, **shared, SUB=sizes["SUB"], ROWS=sizes["ROWS"]
-    )
+    # Triton launches on the current device, whose memory the tensors may not be in
+    with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+        fused_kernels.layer_kernel[(cdiv(n, sizes["BM"]), heads, batch)](
+            q, k, v, kinds, norms, lengths, sinks, output, numbers, kept, *scalars, **shared, **walk,
+            HAS_SINKS=spec.sinks is not None,
+        )  # fmt: skip
+        fused_kernels.ranking_kernel[(cdiv(n, sizes["ROWS"]), heads, batch)](
+            q, k, norms, lengths, numbers, kept, keys, weights, *scalars, **shared, SUB=sizes["SUB"], ROWS=sizes["ROWS"]
+        )
     named = dict(zip(fused_kernels.STATISTICS, numbers, strict=True))
     return FusedRows(output[..., :width], keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], named, content)

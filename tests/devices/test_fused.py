@@ -208,10 +208,13 @@ def test_the_kernel_knows_every_statistic() -> None:
 
 
 def test_kernels_get_tensors_of_the_layers_device(simulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And are launched there, although another device is the current one."""
     given: list[object] = []
+    launched: list[int] = []
 
     class Kernel:
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            launched.append(torch.cuda.current_device())
             return lambda *operands, **constants: given.extend(operands)
 
     names = [f"statistic {n}" for n in range(14)]
@@ -225,3 +228,5 @@ def test_kernels_get_tensors_of_the_layers_device(simulated: str, monkeypatch: p
     tensors = [x for x in (*given, ran._content) if isinstance(x, torch.Tensor)]
     assert len(tensors) > 12
     assert {str(x.device) for x in tensors} == {simulated}
+    assert launched == [1, 1]
+    assert torch.cuda.current_device() == 0
