@@ -7,7 +7,6 @@ selections (`draws.py`), each limited to its own estimate: `python benchmarks/me
 
 import argparse
 import json
-import os
 import random
 import re
 import subprocess
@@ -32,7 +31,7 @@ from attnscope.engines.opening import open_source
 from attnscope.model.stack import Stack
 from attnscope.request.memory import format_bytes
 from attnscope.request.run_config import RunConfig
-from attnscope.run.plan import make_plan, required_memory
+from attnscope.run.plan import RunPlan, bytes_needed, make_plan, memory_demand
 from benchmarks.draws import Draw, draw
 from benchmarks.measure import choices
 
@@ -65,7 +64,6 @@ SELECTIONS: dict[str, list[str]] = {
     "in 16 bits": ["--layer", "all", "--head", "0", "--query", "1", "--dtype", "bfloat16"],
 }
 _SHARES = {"lowest": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "highest": 1.0}
-_CACHE_LIMITS = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")  # which a run has to set itself
 _ALL_LAYERS = ("all layers", "in 16 bits")
 
 
@@ -150,13 +148,15 @@ def estimated(arguments: Sequence[str], most: int = 1 << 60) -> int:
     return sum(required_memory(make_plan(run, source)).values())
 
 
+def required_memory(plan: RunPlan) -> dict[str, int]:
+    """What the plan of a run is estimated to take, by purpose."""
+    return bytes_needed(plan.run, plan.source, memory_demand(plan), {})
+
+
 def peak(arguments: Sequence[str]) -> int:
     """Peak resident memory of `attnscope run` in bytes, as the kernel counts it from the program's start."""
     command = [sys.executable, "-c", _PROGRAM, *arguments]
-    environment = {name: value for name, value in os.environ.items() if name not in _CACHE_LIMITS}
-    done = subprocess.run(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=environment
-    )
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     found = re.search(r"VmHWM:\s+(\d+) kB", done.stderr)
     if done.returncode or found is None:
         raise RuntimeError(f"{' '.join(command[3:])} ended with {done.returncode}: {done.stderr}")

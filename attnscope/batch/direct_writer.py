@@ -5,19 +5,17 @@ waits for the disk anyway.
 """
 
 import errno
+import mmap
 from typing import Any
 
 import numpy as np
 
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem
-from attnscope.base.system.memory import map_memory
 
 BLOCK = 4096  # bytes: direct writes start at and span multiples of the disk's blocks, of 512 or 4096 bytes
-BUFFER_BYTES = (
-    1 << 21
-)  # bytes per write, a multiple of BLOCK: a huge page, which stays in cache while it is copied and summed
-_MIN_DIRECT_BYTES = 1 << 16  # smallest number of bytes that is written without copying
+# Bytes per write, a multiple of BLOCK: they stay in cache while they are copied and summed.
+BUFFER_BYTES = 1 << 21
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -27,7 +25,7 @@ class DirectWriter:
 
     def __init__(self, files: FileSystem) -> None:
         self._files = files
-        self._buffer: Bytes = np.frombuffer(map_memory(BUFFER_BYTES), dtype=np.uint8)
+        self._buffer: Bytes = np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), dtype=np.uint8)
         self._descriptor, self._used, self._direct, self._crc = -1, 0, False, 0
 
     def start(self, descriptor: int) -> None:
@@ -36,28 +34,14 @@ class DirectWriter:
         self._direct = self._files.direct(descriptor)
 
     def put(self, data: Bytes) -> None:
-        """Append bytes, (n,): directly if memory and file are aligned to the same blocks, else from a copy."""
+        """Append bytes, (n,)."""
         while len(data):
-            off = (data.ctypes.data - self._used) % BLOCK
-            if self._direct and not off and not self._used % BLOCK and len(data) >= _MIN_DIRECT_BYTES:
-                data = self._write_direct(data)
-                continue
             end = min(self._used + len(data), BUFFER_BYTES)
-            if self._direct and not off and len(data) >= _MIN_DIRECT_BYTES + BLOCK:
-                end = min(end, self._used + -self._used % BLOCK)  # the rest may go straight
             taken, data = data[: end - self._used], data[end - self._used :]
             np.copyto(self._buffer[self._used : end], taken)  # numpy and zlib release the GIL
             self._crc, self._used = crc32(self._buffer[self._used : end].data, self._crc), end
             if end == BUFFER_BYTES:
                 self._flush()
-
-    def _write_direct(self, data: Bytes) -> Bytes:
-        """Write whole blocks without copying them; return the rest."""
-        self._flush()
-        aligned = len(data) - len(data) % BLOCK
-        self._crc = crc32(data[:aligned].data, self._crc)
-        self._write(data[:aligned].data)
-        return data[aligned:]
 
     def _flush(self) -> None:
         self._write(self._buffer[: self._used].data)

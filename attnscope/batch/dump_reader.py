@@ -55,7 +55,7 @@ class Dump:
 
     def __post_init__(self) -> None:
         known = format_of(self.path)
-        read = read_document if known is not None and known.layout == "document" else read_lines
+        read = read_document if known is not None and known.layout == "document" else dump_lines
         self._lines: Iterator[bytes] = read(self.path)
         first = next(self._lines, None)
         if first is None or not first.startswith(MAGIC):
@@ -111,7 +111,7 @@ def read_document(path: Path) -> Iterator[bytes]:
     yield from (bytes(document.header), *map(bytes, document.records), bytes(document.end))
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+def dump_lines(path: Path) -> Iterator[bytes]:
     """Yield the checked lines of a dump, or of a folder's index, without checksums."""
     if not path.exists():
         raise AttnscopeError("no such file", where=path)

@@ -1,7 +1,7 @@
 """Join the parts of a dump: byte for byte the file that one process writes, in flat memory.
 
 The records of a part are runs of neighbours (a block of the input), so lines are taken in large chunks. A line keeps
-its bytes except for its check, which covers the file so far and is replaced, in place, by that of the new file. One
+its bytes except for its check, which covers the file so far and is replaced by that of the new file. One
 thread reads and checks, another writes.
 """
 
@@ -22,8 +22,8 @@ from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.direct_writer import DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.frames import packing_of
-from attnscope.batch.journal import CHECK_BYTES, CHECK_TAIL, seal
-from attnscope.batch.part_lines import END_LINE, RESTORE, ChunkMemory, Lines, OutOfOrder, PartLines
+from attnscope.batch.journal import seal
+from attnscope.batch.part_lines import END_LINE, RESTORE, OutOfOrder, PartLines
 from attnscope.batch.parts import PartSet
 from attnscope.batch.records import End, encode
 from attnscope.batch.sinks import INDEX
@@ -41,50 +41,34 @@ class _Shard(msgspec.Struct, frozen=True):
 
 
 class _Target:
-    """Writer of the new dump's lines past the page cache, which would copy each byte and wait for the disk, too."""
+    """Writer of the new dump's lines, past the page cache, which would copy each byte and wait for the disk, too."""
 
-    def __init__(self, path: Path, memory: ChunkMemory) -> None:
-        self._packing, self._memory, self._crc = packing_of(path), memory, 0
-        files = FileSystem()
+    def __init__(self, path: Path) -> None:
+        self._packing, self._crc, files = packing_of(path), 0, FileSystem()
         self._descriptor = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._blocks = DirectWriter(files)
         self._blocks.start(self._descriptor)
         self._pool, self._pending = ThreadPoolExecutor(1, "attnscope-merge"), Future[None]()
         self._pending.set_result(None)
 
-    def put(self, lines: Lines) -> None:
-        """Write lines with the check of this file, as one frame if compressed; they stay until the next call."""
-        view, start, crc = memoryview(lines.memory), lines.start, self._crc
-        for stop in lines.ends:
-            tail = stop - CHECK_BYTES
-            check = crc32(view[start:tail], crc)
-            sealed = CHECK_TAIL % check
-            view[tail:stop] = sealed
-            crc, start = crc32(sealed, check), stop
-        self._crc = crc
-        self._submit(view[lines.start : start])
-
-    def append(self, body: bytes) -> None:
-        line, self._crc = seal(body, self._crc)
-        self._submit(memoryview(line))
-
-    def wait(self) -> None:
+    def put(self, bodies: list[bytes]) -> None:
+        """Write lines with the check of this file, as one frame if compressed, while the next ones are read."""
+        lines = []
+        for body in bodies:
+            line, self._crc = seal(body, self._crc)
+            lines.append(line)
         self._pending.result()
-
-    def _submit(self, lines: memoryview) -> None:
-        self.wait()
-        self._memory.written += len(lines)
         self._pending = self._pool.submit(self._write, lines)
 
-    def _write(self, lines: memoryview) -> None:
-        data: bytes | memoryview = lines
+    def _write(self, lines: list[bytes]) -> None:
         if self._packing is not None:
             packer = self._packing.new_frame()
-            data = packer.compress(lines) + packer.flush()
-        self._blocks.put(np.frombuffer(data, dtype=np.uint8))
+            lines = [*map(packer.compress, lines), packer.flush()]
+        for line in lines:
+            self._blocks.put(np.frombuffer(line, dtype=np.uint8))
 
     def finish(self) -> None:
-        self.wait()
+        self._pending.result()
         self._blocks.finish()
 
     def close(self) -> None:
@@ -97,32 +81,29 @@ def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda
     folders, done = part_set.parts[0].path.is_dir(), 0
     if folders:
         target.mkdir()
-    memory = ChunkMemory()
-    with naming_errors(target), closing(_Target(target / INDEX if folders else target, memory)) as lines:
-        lines.append(encode(part_set.header))
-        parts = [PartLines(part.lines, memory) for part in part_set.parts]
+    with naming_errors(target), closing(_Target(target / INDEX if folders else target)) as lines:
+        lines.put([encode(part_set.header)])
+        parts = [PartLines(part.lines) for part in part_set.parts]
         try:
-            for number, chunk in _in_input_order(parts, part_set):
+            for number, bodies in _in_input_order(parts, part_set):
                 if folders:
-                    _copy_shards(part_set.parts[number].path, target, chunk)
-                lines.put(chunk)
-                done += len(chunk.ends)
+                    _copy_shards(part_set.parts[number].path, target, bodies)
+                lines.put(bodies)
+                done += len(bodies)
                 on_progress(done)
         except OutOfOrder:
             for part in parts:
                 # A damaged line of another one may be the cause.
                 part.compare_rest()
             raise
-        finally:
-            lines.wait()
         end = _joined_end(part_set, parts)
-        lines.append(encode(end))
+        lines.put([encode(end)])
         lines.finish()
     return end
 
 
-def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple[int, Lines]]:
-    """Yield chunks of lines, and the number of the part of each; OutOfOrder if one is missing or there twice."""
+def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield chunks of records, and the number of the part of each; OutOfOrder if one is missing or there twice."""
     order = [(part.next_index, number) for number, part in enumerate(parts)]
     heapify(order)
     due = part_set.header.settings.skip
@@ -133,8 +114,8 @@ def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple
         if index != due or following <= index:
             what = f"record {due} is missing" if index > due else f"record {index} is there twice"
             raise OutOfOrder(what, where=parts[number].path, hint=RESTORE)
-        for chunk in parts[number].runs(following - index):
-            yield number, chunk
+        for bodies in parts[number].runs(following - index):
+            yield number, bodies
         heappush(order, (parts[number].next_index, number))
         due = following
 
@@ -154,9 +135,8 @@ def _joined_end(part_set: PartSet, parts: list[PartLines]) -> End:
     return End(True, **counts)
 
 
-def _copy_shards(source: Path, target: Path, chunk: Lines) -> None:
-    lines = (chunk.memory[start:stop] for start, stop in zip([chunk.start, *chunk.ends], chunk.ends, strict=False))
-    for shard in dict.fromkeys(decode_json(line, _Shard) for line in lines):
+def _copy_shards(source: Path, target: Path, bodies: list[bytes]) -> None:
+    for shard in dict.fromkeys(decode_json(body, _Shard) for body in bodies):
         if shard.shard is None or (target / shard.shard).exists():
             continue
         path, crc = source / shard.shard, 0

@@ -2,19 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.background import RecordSink
-from attnscope.batch.direct_writer import BLOCK, Bytes, DirectWriter
+from attnscope.batch.direct_writer import DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
 from attnscope.batch.journal import Journal, Stream, scan
@@ -26,6 +25,7 @@ INDEX = "index.jsonl"
 STANDARD_OUTPUT = "-"
 _TEMPORARY, _SHARD, _NEW = ".shard.tmp", "[0-9]" * 9 + ".safetensors", ".new"
 _WindowArrays = tuple[Sequence[Record], Sequence[Sequence[Record]]]  # records of a window, and the same by group
+_PAGE = 4096  # bytes
 _DTYPES = {"float32": "F32", "int32": "I32"}
 
 
@@ -88,8 +88,8 @@ class SafetensorsSink(RecordSink):
                 try:
                     self._blocks.start(descriptor)
                     self._blocks.put(np.frombuffer(_header(arrays), dtype=np.uint8))
-                    for run in _contiguous_bytes(arrays.values()):
-                        self._blocks.put(run)
+                    for array in arrays.values():
+                        self._blocks.put(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
                     crc = self._blocks.finish()
                 finally:
                     self._files.close(descriptor)
@@ -118,30 +118,15 @@ def without_arrays(record: Record, shard: str | None, check: str | None) -> Reco
 
 
 def _header(arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
-    """Build the header of a .safetensors file, padded so that its arrays start at a block boundary."""
+    """Build the header of a .safetensors file, padded so that its arrays start at a page, as a reader may map them."""
     header: dict[str, Any] = {}
     end = 0
     for name, array in arrays.items():
         start, end = end, end + array.nbytes
         header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % BLOCK)
+    text += b" " * (-(len(text) + 8) % _PAGE)
     return len(text).to_bytes(8, "little") + text
-
-
-def _contiguous_bytes(arrays: "Iterable[np.ndarray[Any, Any]]") -> Iterator[Bytes]:
-    """Yield the bytes of arrays; adjacent arrays are joined."""
-    run: Bytes = np.empty(0, dtype=np.uint8)
-    joined: list[Bytes] = []  # what `run` does not keep alive: a copy may lie behind another one's memory by chance
-    for array in arrays:
-        new = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        if len(run) and run.ctypes.data + len(run) == new.ctypes.data:
-            run = as_strided(run, (len(run) + len(new),), (1,))
-            joined.append(new)
-        else:
-            yield run
-            run, joined = new, []
-    yield run
 
 
 @contextmanager

@@ -35,6 +35,7 @@ WORDS = ("id", "query_token", "key_token", "stage", "query_span", "key_span")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
 _PART = 1 << 16  # rows that are written or read at once
+_INT64, _FLOAT32 = 2**63 - 1, float(np.finfo(np.float32).max)  # largest numbers
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -390,31 +391,24 @@ def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Pat
 def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *, empty: bool) -> Any:
     if name in WORDS:
         return list(cells)
-    try:
-        return _numbers(name, cells, empty=empty)
-    except (ValueError, OverflowError):
-        for line, cell in zip(lines, cells, strict=True):
-            try:
-                _numbers(name, [cell], empty=empty)
-            except (ValueError, OverflowError) as e:
-                what = "a whole number" if name in INTEGERS else "a number or empty"
-                where = f"{path}:{line}: {name}"
-                raise AttnscopeError(f"{cell[:80]!r} is not {what}", where=where, hint=_HINT) from e
-        raise
-
-
-def _numbers(name: str, cells: Sequence[str], *, empty: bool) -> Any:
-    """Return numbers of a column, empty cells if allowed; ValueError or OverflowError beyond float32 or int64."""
+    numbers = []
+    for line, cell in zip(lines, cells, strict=True):
+        try:
+            numbers.append(None if empty and not cell else _number(name, cell))
+        except ValueError as e:
+            what = "a whole number" if name in INTEGERS else "a number or empty"
+            raise AttnscopeError(f"{cell[:80]!r} is not {what}", where=f"{path}:{line}: {name}", hint=_HINT) from e
     if name in INTEGERS:
-        integers = np.array([cell or "0" for cell in cells] if empty else cells, dtype=np.int64)
-        return (
-            integers if "" not in cells else [int(n) if cell else None for n, cell in zip(integers, cells, strict=True)]
-        )
-    values = np.array([cell or "nan" for cell in cells], dtype=np.float64)
-    there = np.array([bool(cell) for cell in cells])
-    if not (np.abs(values[there]) <= np.finfo(np.float32).max).all():
+        return numbers if None in numbers else np.array(numbers, dtype=np.int64)
+    return np.array(numbers, dtype=np.float32)  # None becomes NaN
+
+
+def _number(name: str, cell: str) -> float:
+    """Return a number of a column; ValueError beyond 64 bits or float32."""
+    number, largest = (int(cell), _INT64) if name in INTEGERS else (float(cell), _FLOAT32)
+    if not -largest <= number <= largest:
         raise ValueError
-    return values.astype(np.float32)
+    return number
 
 
 READERS = {"csv": read_csv, "parquet": read_parquet}  # by layout of a format

@@ -34,9 +34,6 @@ class TextWorker(Protocol[T]):
     def warm_up(self) -> None:
         """Do once what the first text would have to wait for."""
 
-    def start_window(self) -> None:
-        """Start a new window."""
-
     def process(self, ready: Sequence[T]) -> list[Record]:
         """Return the records of some texts that go through the model together.
 
@@ -153,7 +150,6 @@ class WindowComputer(Generic[T]):
         self.partial = PartialWindow(range(done, len(window.items)), by_place)
         by_group, seconds = dict[int, list[Record]](), dict[int, float]()
         self._check_room([size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds)
-        self._work.start_window()
 
         def report_progress() -> None:
             on_records([record for place, record in by_place.items() if place >= done])

@@ -30,7 +30,7 @@ from attnscope.request.spans import SpanRange, parse_spans, ranges_of
 from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
 from attnscope.run.rendering import render_text
-from attnscope.run.session import Session, attend, new_window, prepare
+from attnscope.run.session import Session, attend, prepare
 from attnscope.run.text_plan import TextPlan, plan_text
 from attnscope.studies.ablate.per_text import cut_effects, span_effects
 from attnscope.studies.ablate.plan import AblationOptions, AblationRun, bytes_per_token
@@ -162,9 +162,6 @@ class ModelWorker:
 
     def size(self, ready: PreparedText) -> TextSize:
         return ready.size
-
-    def start_window(self) -> None:
-        new_window()
 
     def process(self, ready: Sequence[PreparedText]) -> list[Record]:
         with device_failures():

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,16 +120,16 @@ def read_texts(given: Any, *, built_in: bool = False) -> "tuple[TextInput, ...]"
     if text is not None or pair is not None:
         other = arg("text" if text is not None else "pair")
         raise UsageError(f"{arg('file')} and {other} cannot be used together", hint="pass one of them")
-    return read_lines(file, given.context, quiet=quiet)
+    return texts_of_file(file, given.context, quiet=quiet)
 
 
-def read_lines(path: Path, context: str | None = None, *, quiet: bool) -> "tuple[TextInput, ...]":
+def texts_of_file(path: Path, context: str | None = None, *, quiet: bool) -> "tuple[TextInput, ...]":
     """Return the texts of a file, one per line."""
     from msgspec.structs import replace
 
     from attnscope.request import text_files
 
-    texts, notes = text_files.read_texts(path)
+    texts, notes = text_files.read_text_file(path)
     for note in notes if not quiet else []:
         print_notice("note", escape_control(note))
     return tuple(replace(text, context=context) for text in texts)
@@ -205,12 +204,6 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
         hint = f"use {arg('model', text)} to open it"
     elif name != "text" or not reads_files:
         hint = literally
-    elif named and suffix in _RECORDS and _is_dump(path):
-        raise UsageError(
-            f"'{text}' is a dump of attnscope batch, not a text",
-            where=arg(name),
-            hint=f"use attnscope explore {shlex.quote(text)} to walk through it, or attnscope convert for a table",
-        )
     elif suffix in _RECORDS:
         hint = f"use attnscope batch {shlex.quote(text)} -o dump.jsonl to read its records"
     elif suffix in _FINDINGS:
@@ -219,15 +212,6 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
         hint = f"use {arg('file', text)} to read one text per line, or - to read one text from standard input"
     what = "a model" if model else "a file name"
     raise UsageError(f"'{text}' is {what}, not a text", where=arg(name), hint=hint)
-
-
-def _is_dump(path: Path) -> bool:
-    from attnscope.batch.dump_reader import Dump
-
-    with suppress(AttnscopeError):
-        Dump(path)
-        return True
-    return False
 
 
 def _is_meant(*, quiet: bool) -> bool:

@@ -20,7 +20,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     def run(given: Given) -> None:
         from attnscope.cli.deliver import check_output, deliver, is_table
         from attnscope.cli.progress import progress
-        from attnscope.cli.run_config import read_lines, refuse_idle_what_if, run_config
+        from attnscope.cli.run_config import refuse_idle_what_if, run_config, texts_of_file
 
         # what has no matrices has no option for their decimal places
         compared = Sides(Given(**{"precision": 2, **vars(given)}), options_of(name))
@@ -39,7 +39,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
             for number, (label, side) in enumerate(sides):
                 of_run = Given(**{option: value for option, value in vars(side).items() if option not in command.own})
                 config = run_config(texts[min(number, len(texts) - 1)], of_run)
-                lines = lambda path: read_lines(path, quiet=given.quiet)  # noqa: E731
+                lines = lambda path: texts_of_file(path, quiet=given.quiet)  # noqa: E731
                 built_in = call.texts == "typed" and side.text is None
                 request = Request(config, vars(side), is_table(side), on_progress, None, lines, built_in)
                 found.append((label, command.answer(request)))
@@ -54,12 +54,12 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
 
 
 def _texts(given: Given, call: Call, command: StudyCommand) -> "tuple[TextInput, ...]":
-    from attnscope.cli.run_config import read_lines, read_texts
+    from attnscope.cli.run_config import read_texts, texts_of_file
 
     if call.texts == "none" or (call.texts == "file" and given.file is None):
         return ()
     if call.texts == "file":
-        return read_lines(given.file, quiet=given.quiet)
+        return texts_of_file(given.file, quiet=given.quiet)
     if call.texts == "typed" and given.text is None:
         named = (Given(**{**vars(given), "text": text}) for text in imported(command.built_in))
         return tuple(text for one in named for text in read_texts(one))

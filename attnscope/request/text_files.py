@@ -13,7 +13,7 @@ from attnscope.request.run_config import TextInput
 MAX_LINE = 4 * MB
 
 
-def read_texts(source: str | Path) -> tuple[list[TextInput], list[str]]:
+def read_text_file(source: str | Path) -> tuple[list[TextInput], list[str]]:
     """Read one text per line, as strict UTF-8; blank lines are left out.
 
     Pipes are read too, so that `--file <(…)` works; one that gets no writer counts as empty.

@@ -214,7 +214,7 @@ def spare_memory(
     def needs(run: RunConfig, demand: MemoryDemand) -> tuple[dict[str, int], dict[str, int] | None]:
         """Return the bytes if weights are kept, and if they are read again, of the host or of the GPU."""
         kept, streamed = (
-            _bytes_needed(run, source, replace(demand, streamed=streamed), more or {}) for streamed in (False, True)
+            bytes_needed(run, source, replace(demand, streamed=streamed), more or {}) for streamed in (False, True)
         )
         if gpu is not None:
             cells = demand.batch * demand.heads * demand.tiled_queries * demand.tokens
@@ -224,7 +224,7 @@ def spare_memory(
             )
         return kept, streamed if source.can_stream and demand.layers > 2 else None
 
-    def fitting(bound: MemoryBound) -> str:
+    def fitting() -> str:
         """Return the ways to take less memory that would fit; empty if that is not needed."""
 
         def fits(run: RunConfig, demand: MemoryDemand) -> bool:
@@ -239,24 +239,22 @@ def spare_memory(
             ways.insert(0, f"use {arg('dtype', 'bfloat16')}")
         return ", or ".join(ways)
 
+    bound = memory_bound(run.max_memory)
+    if gpu is not None and run.max_memory is None:
+        bound = MemoryBound(int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}", gpu.free)
+    elif gpu is not None:
+        bound = replace(bound, most=max(bound.size, gpu.free))
     kept, streamed = needs(run, demand)
+    why = find_stream_reason(kept, streamed, bound, fitting())
+    estimated = sum((streamed if why and streamed else kept).values())
     if gpu is None:
-        bound = memory_bound(run.max_memory)
-        why = find_stream_reason(kept, streamed, bound, fitting(bound))
-        estimated = sum((streamed if why and streamed else kept).values())
         return bound.size - estimated, why, MemoryLimit(bound.size, bound.what, estimated)
-    free = int(_GPU_SHARE * gpu.free)
-    bound = MemoryBound(free, f"{_GPU_SHARE:.0%} of the free memory of {device}", gpu.free)
-    if run.max_memory is not None:
-        bound = MemoryBound(run.max_memory, arg("max_memory"), max(run.max_memory, gpu.free))
-    why = find_stream_reason(kept, streamed, bound, fitting(bound))
     # findings are copied to the host, and weights pass through it
-    through_host = _bytes_needed(run, source, replace(demand, streamed=True), more or {})
+    through_host = bytes_needed(run, source, replace(demand, streamed=True), more or {})
     on_host = {name: size for name, size in through_host.items() if name in (*_ON_HOST, "kept", "weights")}
-    host = memory_bound(None)
+    host, taken = memory_bound(None), sum(on_host.values())
     require_memory(on_host, replace(host, most=0))
-    spare = bound.size - sum((streamed if why and streamed else kept).values()), host.size - sum(on_host.values())
-    return min(spare), why, MemoryLimit(host.size, host.what, sum(on_host.values()))
+    return min(bound.size - estimated, host.size - taken), why, MemoryLimit(host.size, host.what, taken)
 
 
 def _one_cell(demand: MemoryDemand) -> MemoryDemand:
@@ -278,12 +276,8 @@ def _pooled(demand: MemoryDemand) -> MemoryDemand:
 _REDUCED = {SELECT_LESS: _one_cell, SHORTER: _one_token, _POOLED: _pooled}
 
 
-def required_memory(plan: RunPlan) -> dict[str, int]:
+def bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, more: Mapping[str, int]) -> dict[str, int]:
     """Estimate the bytes that a run takes, by purpose; see estimate.estimate_memory."""
-    return _bytes_needed(plan.run, plan.source, memory_demand(plan), {})
-
-
-def _bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, more: Mapping[str, int]) -> dict[str, int]:
     need = estimate_memory(source.config, run.dtype, demand)
     if not source.layerwise:
         # They are in memory already.

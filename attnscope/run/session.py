@@ -445,13 +445,6 @@ def attend(
     return trace
 
 
-def new_window() -> None:
-    """Start a new window of packed matrices; a dump calls this before the batches whose matrices go to one file."""
-    from attnscope.model.recorders.packed import new_window
-
-    new_window()
-
-
 def forward(
     plan: RunPlan,
     batch: "Batch",

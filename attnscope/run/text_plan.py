@@ -77,32 +77,21 @@ def plan_text(
         continued: Tokens of the text and of its continuation by the model; None without one.
     """
     check_context(text, source)
-    positions = None
-    if text.given is not None:
-        tokens, positions, notes = given_tokens(text.given, source, text.where)
-    else:
-        special = text.adds_special
-        tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=special)
-    notes = [*(text.rendered.notes if text.rendered else ()), *notes]
+    tokens, positions, context, notes = _all_tokens(run, source, text)
+    encoder_tokens = None
+    if context is not None and not source.config.cross_attention:
+        encoder_tokens, context = context, None
+        notes.append(f"the encoder reads --context: {text.context}")
+    if text.pair is not None and source.mask_known and "causal" in source.config.mask:
+        notes.append(
+            "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
+        )
     if continued is not None:
         tokens = continued
         rows = [position - 1 for position, token in enumerate(tokens) if token.made]
         if run.query is None and run.pool is None and run.window is not None and len(tokens) > run.window:
             # the rows of the tokens before the new ones, from which these were predicted
             run = msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
-    context = None
-    if text.context is not None:
-        context, more = tokenize(source, text.context, None, arg("context"), truncate=run.truncate)
-        notes += [f"--context: {note}" for note in more]
-    encoder_tokens = None
-    if context is not None and not source.config.cross_attention:
-        encoder_tokens, context = context, None
-        notes.append(f"the encoder reads --context: {text.context}")
-
-    if text.pair is not None and source.mask_known and "causal" in source.config.mask:
-        notes.append(
-            "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
-        )
     causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
     spans = divide_text(run, text, tokens)
     if spans is not None and context is not None:
@@ -134,6 +123,23 @@ def plan_text(
         documents=_documents(run, source, tokens, text.where, context is not None),
         positions=positions,
     )
+
+
+def _all_tokens(
+    run: RunConfig, source: ModelSource, text: TextInput
+) -> tuple[list[Token], list[int] | None, list[Token] | None, list[str]]:
+    """Return the tokens of a text, their position ids if these were given, the tokens of its context, and notes."""
+    positions, context = None, None
+    if text.given is not None:
+        tokens, positions, notes = given_tokens(text.given, source, text.where)
+    else:
+        special = text.adds_special
+        tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=special)
+    notes = [*(text.rendered.notes if text.rendered else ()), *notes]
+    if text.context is not None:
+        context, more = tokenize(source, text.context, None, arg("context"), truncate=run.truncate)
+        notes += [f"--context: {note}" for note in more]
+    return tokens, positions, context, notes
 
 
 def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> TextSpans | None:

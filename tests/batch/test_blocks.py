@@ -1,12 +1,9 @@
 """Direct writes past the system's cache, on systems that allow all, none or some of them."""
 
-import ctypes
 import errno
 import fcntl
-import mmap
 import os
 import random
-import weakref
 from zlib import crc32
 
 import numpy as np
@@ -15,7 +12,6 @@ import pytest
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch import direct_writer
 from attnscope.batch.direct_writer import BLOCK, DirectWriter
-from attnscope.batch.sinks import _contiguous_bytes
 
 DATA = random.Random(5).randbytes(7 * BLOCK + 123)
 
@@ -99,42 +95,3 @@ def test_no_such_thing_here(monkeypatch, tmp_path):
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     assert FileSystem().direct(descriptor) is False
     os.close(descriptor)
-
-
-@pytest.mark.parametrize("how", ["takes", "refuses", "fails", "blocks", "odd"])
-@pytest.mark.parametrize("phase", [0, 24, 4072])
-def test_long_runs_are_written_from_where_they_lie(tmp_path, how, phase):
-    """Where memory and file are cut alike, whole blocks are not copied; a few bytes before and after are."""
-    memory = np.frombuffer(mmap.mmap(-1, 1 << 20), dtype=np.uint8)
-    run = memory[phase : phase + 500_001]
-    run[:] = np.frombuffer(random.Random(6).randbytes(len(run)), dtype=np.uint8)
-    before, after = DATA[:phase], DATA[:77]
-    files = Picky(how)
-    expected = before + run.tobytes() + after
-    assert written(files, tmp_path / "file", [before, run, after]) == (expected, crc32(expected))
-    if how == "takes" and files.went[0][0]:
-        whole = (phase + len(run)) // BLOCK * BLOCK - -(-phase // BLOCK) * BLOCK
-        assert (True, whole) in files.went  # in one call: it does not fit into the memory that copies go through
-
-
-def test_arrays_side_by_side_are_one_run():
-    memory = np.arange(40, dtype=np.float32)
-    apart = np.arange(3, dtype=np.int32)
-    arrays = [memory[:6].reshape(2, 3), memory[6:7], apart, memory[7:20], memory[21:40], memory[:4].reshape(2, 2).T]
-    runs = [run.tobytes() for run in _contiguous_bytes(arrays) if len(run)]
-    assert b"".join(runs) == b"".join(array.tobytes() for array in arrays)
-    assert [len(run) for run in runs] == [28, 12, 52, 76, 16]
-
-
-def test_copies_side_by_side_live_until_they_are_written(monkeypatch):
-    """Some systems' `malloc` puts one array directly behind another: each is still memory of its own."""
-    pool, copies = bytearray(48), []
-
-    def copied(array):
-        place = (ctypes.c_uint8 * 16).from_buffer(pool, 16 * len(copies))
-        copies.append(weakref.ref(place))
-        return np.frombuffer(place, dtype=np.float32)
-
-    monkeypatch.setattr("attnscope.batch.sinks.np.ascontiguousarray", copied)
-    runs = [[copy() is not None for copy in copies] for run in _contiguous_bytes([np.zeros(4)] * 3) if len(run) == 48]
-    assert runs == [[True, True, True]]

@@ -11,7 +11,7 @@ import pytest
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch import dump_reader
 from attnscope.batch.convert import convert
-from attnscope.batch.dump_reader import Dump, read_lines
+from attnscope.batch.dump_reader import Dump, dump_lines
 from attnscope.batch.formats import ending_of
 from attnscope.batch.frames import FrameReader, packing_of
 from attnscope.batch.header import MAGIC
@@ -299,7 +299,7 @@ def test_a_line_that_would_fill_the_memory_is_refused(source, tmp_path, monkeypa
     monkeypatch.setattr("attnscope.batch.frames.available_memory", lambda: 8 << 20)
     path.write_bytes(pack(header + b"\n" + record + b" " * (1 << 20) + b"\n"))
     with pytest.raises(AttnscopeError, match=r"long.*:2: the line is longer than 1,048,576 bytes"):
-        list(read_lines(path))
+        list(dump_lines(path))
     path.write_bytes(pack(header + b" " * (1 << 16) + b"\n" + record + b"\n"))
     with pytest.raises(AttnscopeError, match="is not a dump"):
-        list(read_lines(path))
+        list(dump_lines(path))

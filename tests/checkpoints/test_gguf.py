@@ -17,8 +17,9 @@ from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.cli import main
 from attnscope.engines.opening import open_source
 from attnscope.request.run_config import TextInput
-from attnscope.run.plan import make_plan, required_memory
+from attnscope.run.plan import make_plan
 from attnscope.run.session import inspect
+from benchmarks.memory import required_memory
 from tests.helpers import gguf_files
 from tests.helpers.requests import requested
 

@@ -24,11 +24,12 @@ from attnscope.engines.torch_setup import choose_device
 from attnscope.findings.codec import to_json
 from attnscope.request.memory import format_bytes
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.run.plan import make_plan, required_memory
+from attnscope.run.plan import make_plan
 from attnscope.run.session import Session, inspect
 from attnscope.studies.check.run import check
 from attnscope.studies.compare.runs import compare_runs
 from attnscope.studies.explain.run import explain
+from benchmarks.memory import required_memory
 from tests.helpers.requests import changed, requested
 
 TEXT = TextInput("The bank by the river was eroded")

@@ -235,7 +235,8 @@ def test_real_output_keeps_to_the_published_schema(config, window):
 
 def test_more_than_the_memory_allows_is_refused_with_the_formula():
     from attnscope.engines.opening import open_source
-    from attnscope.run.plan import make_plan, required_memory
+    from attnscope.run.plan import make_plan
+    from benchmarks.memory import required_memory
 
     text = " ".join(["river"] * 9000)
     asked = {"config": "grouped-query", "query": "0", "layer": "1", "head": "2"}

@@ -11,7 +11,7 @@ pytest.importorskip("textual", reason="textual is not installed")
 
 import attnscope
 from attnscope.base.errors import AttnscopeError
-from attnscope.batch.dump_reader import read_lines
+from attnscope.batch.dump_reader import dump_lines
 from attnscope.batch.journal import seal
 from attnscope.batch.record_store import RecordStore
 from attnscope.batch.records import End, encode
@@ -32,7 +32,7 @@ def two(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     (folder / "texts.txt").write_text("".join(f"{text}\n" for text in PAIR))
     assert main(["batch", str(folder / "texts.txt"), "-o", str(folder / "dump.jsonl"), "--quiet"]) == 0
-    header, *records, _ = read_lines(folder / "dump.jsonl")
+    header, *records, _ = dump_lines(folder / "dump.jsonl")
     return header, records
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.request.run_config import TextInput
-from attnscope.request.text_files import MAX_LINE, read_texts
+from attnscope.request.text_files import MAX_LINE, read_text_file
 from tests.helpers.folders import within
 
 
@@ -22,7 +22,7 @@ def _file(path: Path, data: bytes) -> Path:
 
 def test_one_text_per_line_with_its_place(tmp_path: Path) -> None:
     file = _file(tmp_path, "The bank\r\n\n  \n  über 😀 \u2028 x\nlast".encode())
-    texts, notes = read_texts(file)
+    texts, notes = read_text_file(file)
     assert texts == [
         TextInput("The bank", where=f"{file}:1"),
         TextInput("  über 😀 \u2028 x", where=f"{file}:4"),
@@ -33,17 +33,17 @@ def test_one_text_per_line_with_its_place(tmp_path: Path) -> None:
 
 def test_no_blank_line_no_note_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     file = _file(tmp_path, b"\xef\xbb\xbfThe bank\n")
-    assert read_texts(file) == ([TextInput("The bank", where=f"{file}:1")], [])
+    assert read_text_file(file) == ([TextInput("The bank", where=f"{file}:1")], [])
 
 
 def test_many_blank_lines_make_one_short_note(tmp_path: Path) -> None:
-    _, notes = read_texts(_file(tmp_path, b"x\n" + b"\n" * 1000))
+    _, notes = read_text_file(_file(tmp_path, b"x\n" + b"\n" * 1000))
     assert notes[0].endswith("1000 lines: 2, 3, 4, 5, 6, … skipped: blank")
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\ntwo\n")))
-    texts, notes = read_texts("-")
+    texts, notes = read_text_file("-")
     assert [(t.text, t.where) for t in texts] == [("one", "stdin:1"), ("two", "stdin:3")]
     assert notes == ["stdin: line 2 skipped: blank"]
 
@@ -52,7 +52,7 @@ def test_a_pipe_as_the_shell_makes_it() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"one\ntwo\n")
     os.close(writer)
-    texts, _ = read_texts(f"/dev/fd/{reader}")
+    texts, _ = read_text_file(f"/dev/fd/{reader}")
     os.close(reader)
     assert [t.text for t in texts] == ["one", "two"]
 
@@ -62,7 +62,7 @@ def test_a_pipe_whose_writer_is_slow() -> None:
     later = threading.Timer(0.2, lambda: (os.write(writer, b"one\ntwo\n"), os.close(writer)))
     later.start()
     with within(5):
-        texts, _ = read_texts(f"/dev/fd/{reader}")
+        texts, _ = read_text_file(f"/dev/fd/{reader}")
     later.join()
     os.close(reader)
     assert [t.text for t in texts] == ["one", "two"]
@@ -74,7 +74,7 @@ def test_a_named_pipe_whose_writer_comes_later(tmp_path: Path) -> None:
     later = threading.Timer(0.2, lambda: (tmp_path / "pipe").write_bytes(b"one\ntwo\n"))
     later.start()
     with within(5):
-        texts, _ = read_texts(tmp_path / "pipe")
+        texts, _ = read_text_file(tmp_path / "pipe")
     later.join()
     assert [t.text for t in texts] == ["one", "two"]
 
@@ -84,7 +84,7 @@ def test_a_pipe_that_nobody_writes_to_does_not_block(tmp_path: Path, monkeypatch
     monkeypatch.setattr("attnscope.base.system.file_system.PATIENCE", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with within(5), pytest.raises(AttnscopeError, match="is empty; expected one text per line"):
-        read_texts(tmp_path / "pipe")
+        read_text_file(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(
@@ -100,20 +100,20 @@ def test_a_pipe_that_nobody_writes_to_does_not_block(tmp_path: Path, monkeypatch
 def test_invalid_utf8_is_named_by_line_and_byte(tmp_path: Path, data: bytes, line: int, found: str, hint: str) -> None:
     file = _file(tmp_path, data)
     with pytest.raises(AttnscopeError) as e:
-        read_texts(file)
+        read_text_file(file)
     assert (e.value.where, e.value.message, e.value.hint) == (f"{file}:{line}", found, hint)
 
 
 def test_a_line_of_10_mb_is_refused(tmp_path: Path) -> None:
     file = _file(tmp_path, b"short\n" + b"long " * 2_000_000)
     with within(5), pytest.raises(AttnscopeError) as e:
-        read_texts(file)
+        read_text_file(file)
     assert (e.value.where, e.value.message) == (f"{file}:2", f"the line is longer than {MAX_LINE:,} bytes")
 
 
 def test_an_endless_device_is_refused() -> None:
     with within(5), pytest.raises(AttnscopeError, match=r"/dev/zero:1: the line is longer"):
-        read_texts("/dev/zero")
+        read_text_file("/dev/zero")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_an_endless_device_is_refused() -> None:
 )
 def test_a_file_without_text_is_refused(tmp_path: Path, data: bytes, found: str) -> None:
     with pytest.raises(AttnscopeError) as e:
-        read_texts(_file(tmp_path, data))
+        read_text_file(_file(tmp_path, data))
     assert (e.value.message, e.value.hint) == (found, "expected one text per line")
 
 
@@ -135,5 +135,5 @@ def test_a_file_without_text_is_refused(tmp_path: Path, data: bytes, found: str)
 )
 def test_what_is_no_file_is_named(tmp_path: Path, name: str, found: str) -> None:
     with pytest.raises(AttnscopeError) as e:
-        read_texts(tmp_path / name)
+        read_text_file(tmp_path / name)
     assert e.value.message.replace("open: ", "").startswith(found)

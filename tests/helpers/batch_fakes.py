@@ -64,9 +64,6 @@ class Work:
     def warm_up(self):
         pass
 
-    def start_window(self):
-        pass
-
     def process(self, ready):
         self.looked.append([item.index for item in ready])
         if self.pause:

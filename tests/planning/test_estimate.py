@@ -12,9 +12,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.opening import open_source
 from attnscope.request.run_config import TextInput
-from attnscope.run.plan import make_plan, required_memory
+from attnscope.run.plan import make_plan
 from benchmarks.draws import Draw
-from benchmarks.memory import STACKS, measure, measure_drawn, peak
+from benchmarks.memory import STACKS, measure, measure_drawn, peak, required_memory
 from tests.helpers.draws import drawn
 from tests.helpers.requests import requested
 

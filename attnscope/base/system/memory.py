@@ -1,4 +1,4 @@
-"""Memory of this process: used and available bytes, limits, and large blocks."""
+"""Memory of this process: used and available bytes, and limits."""
 
 import mmap
 import os
@@ -64,18 +64,6 @@ def limit_process(memory: int, seconds: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         taken = int((_PROC / "self/statm").read_text().split()[0]) * mmap.PAGESIZE
         resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
-
-
-def map_memory(size: int) -> mmap.mmap:
-    """Map fresh, page-aligned memory, in huge pages if possible: others are handed out and cleared by 4 KiB.
-
-    A process that is forked gets a copy: by default, mmap shares what either of the two writes.
-    """
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    pages = mmap.mmap(-1, size, **private)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
 
 
 def _machine_memory() -> int:

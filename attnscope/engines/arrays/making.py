@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import check_scaling
 from attnscope.checkpoints.tokenization.given import make_texts
-from attnscope.engines.arrays.files import ENDINGS, ArrayFile, open_file
+from attnscope.engines.arrays.files import ENDINGS, ArrayFile, StoredArray, open_file
 from attnscope.engines.arrays.given import GivenArrays, GivenSizes
 from attnscope.engines.arrays.layout import PackedShape, packed_shape, parse_layout, query_ranges, text_ranges
 from attnscope.engines.arrays.masks import function_digest, read_masks, read_score_mod
@@ -24,49 +25,53 @@ _WEIGHT_AXES = ("heads", "tokens", "width")  # of weights, keys are what width i
 _SAMPLES = 1 << 16  # numbers of an array that a fingerprint takes
 
 
+@dataclass(frozen=True)
+class _LayerArray:
+    """An array of one layer, in a file or in memory."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], Any]
+
+
+_Layers = Mapping[int, Mapping[str, _LayerArray]]  # arrays of every layer by name, such as `q`
+
+
 def from_file(path: Path) -> GivenArrays:
     """Open a file of queries, keys and values, or of weights; numbers are read on demand."""
     file = open_file(path)
-    layers, read, shapes, dtypes = _of_file(file)
+    layers = _of_file(file)
     try:
-        return _assemble(str(path), layers, read, shapes, dtypes, file.values, file.digest)
+        return _assemble(str(path), layers, file.values, file.digest)
     except AttnscopeError as e:
         where = f"{path}" if e.parts.where is None else f"{path}: {e.parts.where}".replace(f"{path}: {path}", f"{path}")
         raise type(e)(e.parts.message, where=where, hint=e.parts.hint) from e
 
 
-def _of_file(
-    file: ArrayFile,
-) -> tuple[list[int], Callable[[int], dict[str, Any]], dict[str, tuple[int, ...]], set[str]]:
-    """Return layers, a function that reads the arrays of one, shapes by name (`layer 0: q`), and types."""
+def _of_file(file: ArrayFile) -> _Layers:
+    """Return the arrays of a file, without their axis of layers."""
+
+    def whole(arrays: Mapping[str, StoredArray]) -> dict[str, _LayerArray]:
+        return {name: _LayerArray(a.shape, a.dtype, partial(file.read, a)) for name, a in arrays.items()}
+
+    def one(array: StoredArray, at: int) -> _LayerArray:
+        shape = (*array.shape[:place], *array.shape[place + 1 :])
+        return _LayerArray(shape, array.dtype, lambda: np.take(file.read(array), at, place))
+
     if file.layers:
-        layers = list(file.layers)
         _require_parts({f"layer.{n}": set(arrays) for n, arrays in file.layers.items()}, str(file.path))
-        shapes = {f"layer.{n}.{name}": a.shape for n, arrays in file.layers.items() for name, a in arrays.items()}
-        dtypes = {a.dtype for arrays in file.layers.values() for a in arrays.values()}
-        return layers, lambda n: {name: file.read(a) for name, a in file.layers[n].items()}, shapes, dtypes
+        return {n: whole(arrays) for n, arrays in file.layers.items()}
     _require_parts({"": set(file.shared)}, str(file.path))
     axes = parse_layout(file.values.get("layout"), f"{file.path}: layout")
     first = next(iter(file.shared.values()))
     if not (len(first.shape) == 4 if axes is None else "layers" in axes):
-        layers = _numbers(file.values.get("layers"), 1)
-        shapes = {f"layer.{layers[0]}.{name}": array.shape for name, array in file.shared.items()}
-        return layers, lambda _: {name: file.read(a) for name, a in file.shared.items()}, shapes, {first.dtype}
+        return {layer: whole(file.shared) for layer in _numbers(file.values.get("layers"), 1)}
     place = 0 if axes is None else axes.index("layers")
     layers = _numbers(file.values.get("layers"), first.shape[place])
-
-    def read(layer: int) -> dict[str, Any]:
-        return {name: np.take(file.read(a), layers.index(layer), place) for name, a in file.shared.items()}
-
     lengths = {array.shape[place] if len(array.shape) > place else 0 for array in file.shared.values()}
     if lengths != {len(layers)}:
         raise AttnscopeError(f"arrays have {sorted(lengths)} layers", where=file.path, hint="give all the same number")
-    shapes = {
-        f"layer.{layer}.{name}": (*array.shape[:place], *array.shape[place + 1 :])
-        for layer in layers
-        for name, array in file.shared.items()
-    }
-    return layers, read, shapes, {array.dtype for array in file.shared.values()}
+    return {layer: {name: one(a, at) for name, a in file.shared.items()} for at, layer in enumerate(layers)}
 
 
 def _require_parts(parts: Mapping[str, set[str]], where: str) -> None:
@@ -109,16 +114,6 @@ def from_arrays(
         if layer_numbers != numbers[first]:
             message = f"has layers {layer_numbers[:8]}, but {first} has {numbers[first][:8]}"
             raise AttnscopeError(message, where=part, hint="give every layer q, k and v alike")
-    shapes = {
-        f"layer.{layer}.{part}": tuple(array.shape)
-        for part, arrays in by_name.items()
-        for layer, array in arrays.items()
-    }
-    dtypes = {str(array.dtype).removeprefix("torch.") for arrays in by_name.values() for array in arrays.values()}
-
-    def read(layer: int) -> dict[str, Any]:
-        return {part: arrays[layer] for part, arrays in by_name.items()}
-
     digest = hashlib.sha256()  # of shapes, types and samples
     for part, arrays in by_name.items():
         for layer, tensor in arrays.items():
@@ -128,7 +123,14 @@ def from_arrays(
             digest.update(sample.numpy().tobytes())
     if axes is not None and "layers" in axes:
         values = {**values, "layout": tuple(axis for axis in axes if axis != "layers")}
-    return _assemble(name, numbers[first], read, shapes, dtypes, values, digest.digest())
+    given_layers = {
+        layer: {part: _in_memory(arrays[layer]) for part, arrays in by_name.items()} for layer in numbers[first]
+    }
+    return _assemble(name, given_layers, values, digest.digest())
+
+
+def _in_memory(tensor: Any) -> _LayerArray:
+    return _LayerArray(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), lambda: tensor)
 
 
 def _split_layers(
@@ -167,16 +169,11 @@ def _numbers(layers: Any, count: int) -> list[int]:
     return list(listed)
 
 
-def _assemble(
-    name: str,
-    layers: Sequence[int],
-    read: Callable[[int], Mapping[str, Any]],
-    shapes: Mapping[str, tuple[int, ...]],
-    dtypes: set[str],
-    values: Mapping[str, Any],
-    digest: bytes,
-) -> GivenArrays:
-    """Check that arrays and settings go together; shapes are by name, such as `layer.3.q`, without axes of layers."""
+def _assemble(name: str, by_layer: _Layers, values: Mapping[str, Any], digest: bytes) -> GivenArrays:
+    """Check that arrays and settings go together."""
+    layers = list(by_layer)
+    shapes = {f"layer.{n}.{part}": array.shape for n, arrays in by_layer.items() for part, array in arrays.items()}
+    dtypes = {array.dtype for arrays in by_layer.values() for array in arrays.values()}
     weights = next(iter(shapes)).endswith("weights")
     axes = parse_layout(values.get("layout"), "layout")
     if axes is not None and "layers" in axes:
@@ -230,9 +227,7 @@ def _assemble(
     functions = [f for f in (*matrices.values(), score_mod and score_mod.function) if callable(f)]
     settled = hashlib.sha256(digest + repr(settings).encode() + b"".join(map(function_digest, functions)))
     itemsize = max(_BYTES[dtype] for dtype in dtypes)
-    numbers = max(
-        sum(prod(shape) for place, shape in shapes.items() if place.startswith(f"layer.{n}.")) for n in layers
-    )
+    numbers = max(sum(prod(array.shape) for array in arrays.values()) for arrays in by_layer.values())
     return GivenArrays(
         name=name,
         sizes=sizes,
@@ -241,7 +236,7 @@ def _assemble(
         ranges=ranges,
         query_ranges=queries,
         texts=texts,
-        read=read,
+        read=lambda layer: {part: array.read() for part, array in by_layer[layer].items()},
         layer_bytes=numbers * itemsize,
         matrices=matrices,
         biases=biases,

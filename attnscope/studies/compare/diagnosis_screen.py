@@ -16,13 +16,18 @@ def present_diagnosis(comparison: Comparison, diagnosis: Diagnosis, settings: Di
     yield GAP
     look: Look = "good" if diagnosis.agrees and not diagnosis.needed else "warning"
     yield paragraph((Span("diagnosis", "title"), Span("  "), *ours(_conclusion(comparison, diagnosis), look)))
-    if tried := diagnosis.tried:
-        labels = [ours("as given", "bold"), *(ours(_NAMES.get(setting.name, setting.name)) for setting in tried)]
-        differences = [diagnosis.difference, *(setting.difference for setting in tried)]
+    if diagnosis.tried:
+        labels = [
+            ours("as given", "bold"),
+            *(ours(_NAMES.get(setting.name, setting.name)) for setting in diagnosis.tried),
+        ]
         columns = [
-            Column("arrays", ["", *(setting.given for setting in tried)]),
-            Column("model", ["", *(setting.model for setting in tried)]),
-            Column("difference", [_number(difference) for difference in differences]),
+            Column("arrays", ["", *(setting.given for setting in diagnosis.tried)]),
+            Column("model", ["", *(setting.model for setting in diagnosis.tried)]),
+            Column(
+                "difference",
+                [_number(diagnosis.difference), *(_number(setting.difference) for setting in diagnosis.tried)],
+            ),
         ]
         yield Table("with the model's", columns, labels=labels)
         yield paragraph(ours("difference: the largest of a weight, with this setting alone from the model", "dim"))

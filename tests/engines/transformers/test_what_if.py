@@ -14,7 +14,8 @@ from attnscope.engines.transformers.engine import describe_allowed
 from attnscope.model.attention import attend
 from attnscope.request.masks.terms import Bidirectional
 from attnscope.request.run_config import TextInput
-from attnscope.run.plan import make_plan, required_memory
+from attnscope.run.plan import make_plan
+from benchmarks.memory import required_memory
 from tests.helpers.requests import requested
 from tests.helpers.transformers_runs import SOURCE, run
 
