@@ -12,7 +12,7 @@ JSON, to `gpu.jsonl` in the folder $OUT (default: here). Exit code 1 if a part f
     sdpa      scaled_dot_product_attention: flash, cuDNN, memory-efficient; with groups of heads, and without
     attend    `attend()` with the five strongest keys and the statistics of every row: lengths, sizes of tiles, memory
     profile   the operators of a recorded layer that take most time
-    kernels   the fused kernel, if Triton is there: its numbers against `attend()`, its time against flash
+    kernels   the fused kernel, if Triton is there: its numbers against operators, its time against the output's
     programs  `run`, `batch` and `heads` as whole processes, on the GPU and on the CPU
 
 It needs torch, NumPy and the packages in PACKAGES: where there is no network, `--wheels` names a folder of their wheels
@@ -36,9 +36,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,7 +48,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
     "msgspec", "orjson", "rich", "safetensors", "tokenizers", "transformers", "typer", "zlib-ng", "hypothesis",
-    "pytest", "pluggy", "iniconfig", "packaging", "huggingface-hub", "regex", "pyyaml",
+    "pytest", "pytest-xdist", "execnet", "pluggy", "iniconfig", "packaging", "huggingface-hub", "regex", "pyyaml",
     "click", "shellingham", "pygments", "markdown-it-py", "mdurl", "sortedcontainers", "annotated-doc",
     "annotated-types", "anyio", "h11", "hf-xet", "httpcore2", "httpx2", "idna", "pydantic", "pydantic-core", "tqdm",
     "truststore", "typing-inspection",
@@ -114,9 +116,9 @@ class Bench:
         return [torch.randn(1, n, tokens, WIDTH, dtype=dtype).to(self.device) for n in (HEADS, GROUPS, GROUPS)]
 
     def layer(
-        self, tokens: int, *, top: bool = True, rows: bool = True, tile: int | None = None
+        self, tokens: int, *, top: bool = True, rows: bool = True, tile: int | None = None, dtype: Any = None
     ) -> Callable[[], object]:
-        """Return a call of `attend()`, causal, in bfloat16."""
+        """Return a call of `attend()`, causal, in bfloat16 by default."""
         import torch
 
         from attnscope.findings.row_statistics import KEY_TOKENS
@@ -125,7 +127,8 @@ class Bench:
         from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
         from attnscope.request.masks.terms import Causal
 
-        inputs = AttentionInputs(0, *self.tensors(tokens, torch.bfloat16), AttentionSpec(WIDTH**-0.5, Causal()))
+        sides = self.tensors(tokens, dtype or torch.bfloat16)
+        inputs = AttentionInputs(0, *sides, AttentionSpec(WIDTH**-0.5, Causal()))
         real = torch.ones(1, tokens, dtype=torch.bool, device=self.device)
         kinds = dict.fromkeys(KEY_TOKENS, ~real)
 
@@ -193,11 +196,12 @@ def sdpa(bench: Bench) -> None:
 
 
 def attend(bench: Bench) -> None:
-    """Recorded layers."""
+    """Recorded layers, by operators."""
     import torch
 
+    os.environ["ATTNSCOPE_KERNEL"] = "operators"
     for tokens in sorted({min(n, bench.tokens) for n in (512, 2048, 8192, bench.tokens)}):
-        for tile in (None, 1 << 22, 1 << 24, 1 << 26):
+        for tile in (None, 1 << 22, 1 << 24, 1 << 26) if tokens <= 8192 else (None, 1 << 28):
             work = bench.layer(tokens, tile=tile)
             if bench.cuda:
                 torch.cuda.reset_peak_memory_stats(bench.device)
@@ -210,10 +214,11 @@ def attend(bench: Bench) -> None:
 
 
 def profile(bench: Bench) -> None:
-    """Where the time of a recorded layer goes."""
+    """Where the time of a layer goes that operators record."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    os.environ["ATTNSCOPE_KERNEL"] = "operators"
     real = bench.cuda and torch.version.cuda is not None
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if real else [])]
     for tokens in sorted({min(512, bench.tokens), bench.tokens}):
@@ -229,41 +234,49 @@ def profile(bench: Bench) -> None:
 
 
 def kernels(bench: Bench) -> None:
-    """The fused kernel against operators."""
-    from importlib.util import find_spec
-
+    """The fused kernel: its numbers against operators', and its time against them and the output's alone."""
     import torch
-
-    from attnscope.findings.row_statistics import KEY_TOKENS
-    from attnscope.model.attention import attend
-    from attnscope.model.inputs import AttentionInputs, AttentionSpec
-    from attnscope.model.recorders import KeyTokens, RowRecorder, TopRecorder
-    from attnscope.request.masks.terms import Causal
+    import torch.nn.functional as F
 
     if find_spec("triton") is None or not bench.cuda or torch.version.cuda is None:
         say("needs a GPU, and Triton")
         return
-    heads, tokens = range(HEADS), min(2048, bench.tokens)
-    real = torch.ones(1, tokens, dtype=torch.bool, device=bench.device)
-    for dtype in (torch.float32, torch.bfloat16):
-        inputs = AttentionInputs(0, *bench.tensors(tokens, dtype), AttentionSpec(WIDTH**-0.5, Causal()))
-        results = []
-        for kernel in ("", "triton"):
-            os.environ["ATTNSCOPE_KERNEL"] = kernel
-            top = TopRecorder(TOP, "weight", heads, range(tokens), real)
-            rows = RowRecorder(heads, range(tokens), KeyTokens(dict.fromkeys(KEY_TOKENS, ~real), real))
-            with torch.inference_mode():
-                results.append((attend(inputs, [top, rows]), top, rows))
-        (output, top, rows), (fused_output, fused_top, fused_rows) = results
+    shares, draws = (1, 5) if bench.small else (8, 10)
+    command = [sys.executable, "-m", "tests.devices.fused_cases", "--device", bench.device, "--draws", str(draws)]
+    processes = [
+        subprocess.Popen(
+            [*command, "--seed", str(draws * n), *(["causal"] if n else [])],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for n in range(shares)
+    ]  # fmt: skip
+    for process in processes:
+        printed = process.communicate()[0].splitlines()
+        say("the kernel has the numbers of operators", len(printed), "cases", code=process.returncode)
+        for line in printed[-12:] if process.returncode else ():
+            say(line[:400])
+    failed = any(process.returncode for process in processes)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"TRITON_CACHE_DIR": folder, "ATTNSCOPE_KERNEL": "triton"}
+        started = time.perf_counter()
+        bench.layer(512)()
+        say("compiling, and a layer of 512 tokens", time.perf_counter() - started, "s")
+    del os.environ["TRITON_CACHE_DIR"]
+    for dtype in (torch.bfloat16, torch.float32):
         about = {"dtype": str(dtype).removeprefix("torch.")}
-        say("largest difference of the output", float((fused_output - output).abs().max()), **about)
-        say("equal keys", float((fused_top.keys == top.keys).float().mean()), **about)
-        for name, values in rows.recorded.items():
-            say(f"largest difference of {name}", float((fused_rows.recorded[name] - values).abs().max()), **about)
-    for kernel in ("", "triton"):
-        os.environ["ATTNSCOPE_KERNEL"] = kernel
-        took = bench.milliseconds(bench.layer(bench.tokens))
-        say(f"{bench.tokens:,} tokens by {kernel or 'operators'}", took, "ms")
+        for tokens in sorted({min(n, bench.tokens) for n in (512, 2048, 8192, bench.tokens)}):
+            q, k, v = bench.tensors(tokens, dtype)
+            k, v = (side.repeat_interleave(HEADS // GROUPS, 1) for side in (k, v))
+            alone = bench.milliseconds(partial(F.scaled_dot_product_attention, q, k, v, is_causal=True))
+            del q, k, v
+            took = {}
+            for kernel in ("operators", "triton"):
+                os.environ["ATTNSCOPE_KERNEL"] = kernel
+                took[kernel] = bench.milliseconds(bench.layer(tokens, dtype=dtype))
+                say(f"{tokens:,} tokens by {kernel}", took[kernel], "ms", **about)
+            say(f"{tokens:,} tokens, the output alone", alone, "ms", **about, ratio=round(took["triton"] / alone, 2))
+    if failed:
+        sys.exit(1)
 
 
 def programs(bench: Bench) -> None:
@@ -279,10 +292,13 @@ def programs(bench: Bench) -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = write_gpt2(Path(folder, "gpt2"), positions=2048, **size)
         text = write_text(Path(folder, "text.txt"), 200 if bench.small else 2000)
+        texts = Path(folder, "texts.txt")
+        texts.write_text("\n".join([" ".join(text.read_text().split()[:500])] * 64))
         out = f"{folder}/out.jsonl"
         works = {
             "run, 14 tokens": ["run", " ".join(text.read_text().split()[:14]), "--layer", "all", "--head", "all"],
-            "batch, all heads": ["batch", text, "--keep", "top,rows", "-o", out, "--force"],
+            "batch, a text of 2,000 tokens, all heads": ["batch", text, "--keep", "top,rows", "-o", out, "--force"],
+            "batch, 64 texts of 500 tokens, all heads": ["batch", texts, "--keep", "top,rows", "-o", out, "--force"],
             "heads": ["heads"],
         }
         for name, words in works.items():
@@ -302,21 +318,29 @@ def run_tests(bench: Bench, files: Sequence[str]) -> None:
     Raises:
         SystemExit: One has failed, or none has run.
     """
-    command = [sys.executable, "-m", "pytest", "-v", "-m", "cuda", "-o", "addopts=", "-p", "no:cacheprovider", *files]
-    environment = {**os.environ, "ATTNSCOPE_WITHOUT_MODELS": "1", "ATTNSCOPE_EXAMPLES": "20" if bench.small else "1000"}
+    words = ["-v", "-m", "cuda", "-o", "addopts=", "-p", "no:cacheprovider", *files]
+    if bench.cuda and find_spec("xdist"):
+        words += ["-p", "xdist.plugin", "-n", str(min(6, os.cpu_count() or 1))]
+    examples = os.environ.get("ATTNSCOPE_EXAMPLES", "20" if bench.small else "1000")
+    # plugins of the machine may not suit the pytest that has travelled along
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "ATTNSCOPE_WITHOUT_MODELS": "1"}
+    environment["ATTNSCOPE_EXAMPLES"] = examples
     counted = dict.fromkeys(("PASSED", "FAILED", "ERROR", "SKIPPED"), 0)
+    command, last = [sys.executable, "-m", "pytest", *words], deque[str](maxlen=20)
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
+            last.append(line)
             verdict = next((word for word in counted if f" {word} " in line and "::" in line), None)
             if verdict is not None:
                 counted[verdict] += 1
                 if verdict in ("FAILED", "ERROR"):
-                    say(line.split(f" {verdict} ")[0], verdict.lower())
+                    say(next(word for word in line.split() if "::" in word), verdict.lower())
             elif line.startswith("E  "):
                 say(line.strip()[:200])
     say("tests", counted["PASSED"], "passed", failed=counted["FAILED"] + counted["ERROR"], skipped=counted["SKIPPED"])
     if process.returncode or not counted["PASSED"]:
+        print(*last, sep="")
         sys.exit(1)
 
 

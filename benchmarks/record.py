@@ -40,6 +40,8 @@ def main() -> int:
         at = arguments.index("--into")
         into = Path(arguments[at + 1])
         del arguments[at : at + 2]
+    # A script without a section is refused before it runs, which may take hours.
+    put(into.read_text(), " ".join(arguments), "")
     with subprocess.Popen(
         [sys.executable, HERE / arguments[0], *arguments[1:]], stdout=subprocess.PIPE, text=True
     ) as ran:

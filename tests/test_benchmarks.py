@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -33,8 +34,11 @@ def run(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.fixture
-def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[RunHere]:
-    """Run a benchmark in this process, where torch and transformers are imported: its exit code, and what it prints."""
+def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[RunHere]:
+    """Run a benchmark in this process, where torch and transformers are imported: its exit code, and what it prints.
+
+    Processes that it starts print there, too.
+    """
     threads, before = torch.get_num_threads(), set(sys.modules)
     monkeypatch.syspath_prepend(BENCHMARKS)
 
@@ -42,9 +46,10 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         monkeypatch.setattr("sys.argv", [name, *arguments])
         with pytest.raises(SystemExit) as ended:
             runpy.run_path(str(BENCHMARKS / name), run_name="__main__")
-        return (ended.value.code, *capsys.readouterr())
+        return (ended.value.code, *capfd.readouterr())
 
-    yield run
+    with patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        yield run
     torch.set_num_threads(threads)
     for name in {path.stem for path in BENCHMARKS.glob("*.py")} & (sys.modules.keys() - before):
         del sys.modules[name]
@@ -132,14 +137,14 @@ def test_a_table_without_a_section_is_refused(tmp_path: Path, run_here: RunHere)
 
 @pytest.mark.parametrize(("device", "parts"), [("cpu", ["facts", "attend"]), ("simulated", ["attend"])])
 def test_the_benchmark_of_cuda_writes_every_line_down(
-    device: str, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    device: str, parts: list[str], tmp_path: Path, run_here: RunHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a GPU, where nothing that it prints says anything about one."""
     monkeypatch.setenv("OUT", str(tmp_path))
-    done = run("gpu.py", *parts, "--device", device, "--tokens", "40", "--runs", "1")
+    code, printed, said = run_here("gpu.py", *parts, "--device", device, "--tokens", "40", "--runs", "1")
     lines = [json.loads(line) for line in (tmp_path / "gpu.jsonl").read_text().splitlines()]
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == len(lines) + 1
+    assert (code, said) == (0, "")
+    assert len(printed.splitlines()) == len(lines) + 1
     assert [line["part"] for line in lines if line["name"] == "ended"] == parts
     took = {line["name"]: line["value"] for line in lines if line["unit"] == "ms"}
     assert took["40 tokens, tiles of the usual size"] > 0

@@ -35,6 +35,7 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
     TUI.require("explore")
     if not all(stream is not None and stream.isatty() for stream in (sys.__stdin__, sys.__stderr__)):
         raise AttnscopeError("explore needs a terminal", hint="start Python in one; a notebook has report.show()")
+    from attnscope.batch.reports import write_report
     from attnscope.studies.explore.live import LiveSource
     from attnscope.views.explore.terminal import walk
     from attnscope.views.walk.keys import ACTIONS, read_keys
@@ -49,5 +50,5 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
     actions = ACTIONS if keys is None else read_keys(Path(keys))
     cuts = tuple(WalkCut(cut.written, cut.edge is not None) for cut in run.cuts)
     begin = Begin(query=places[0], key=places[1], unit=unit, cuts=cuts)
-    _, command = walk(LiveSource(plain, opener), actions, begin)
+    _, command = walk(LiveSource(plain, opener), write_report, actions, begin)
     return command or None

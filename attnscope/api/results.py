@@ -124,25 +124,16 @@ class Result(Generic[Data]):
             AttnscopeError: The file exists or cannot be written, or its extension is unknown.
         """
         from attnscope.base.files.atomic import check_target, write_atomic
-        from attnscope.studies.formats import export
-
-        target = file_path(path)
-        digits, width = self._digits_of(precision), _columns(width)
-        parts = self._table(target, table) or export(self.data, target, precision=digits, width=width)
-        check_target(target, force=force)
-        write_atomic(target, parts, force=force)
-
-    def _table(self, target: Path, table: str | None) -> Iterator[bytes] | None:
-        """Return the bytes of a table of a report; None for other files and findings."""
+        from attnscope.batch.reports import file_parts
         from attnscope.studies.study import TABLES
 
-        if not isinstance(self.data, Report) or target.suffix.lower() not in TABLES:
-            if table is not None:
-                raise UsageError("needs a report in a .csv or .parquet file", where="table", hint="leave it out")
-            return None
-        from attnscope.batch.reports import table_parts
-
-        return table_parts(self.data, target.suffix.lower(), table)
+        target = file_path(path)
+        if table is not None and not (isinstance(self.data, Report) and target.suffix.lower() in TABLES):
+            raise UsageError("needs a report in a .csv or .parquet file", where="table", hint="leave it out")
+        digits, width = self._digits_of(precision), _columns(width)
+        parts = file_parts(self.data, target, table=table, precision=digits, width=width)
+        check_target(target, force=force)
+        write_atomic(target, parts, force=force)
 
     def text(self, *, width: int | None = None, precision: int | None = None) -> str:
         """Return the findings as tables.

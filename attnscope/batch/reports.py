@@ -1,10 +1,11 @@
-"""Read a Report that `attnscope run --format json` wrote as records for a table."""
+"""Files of a Report: read one that `attnscope run --format json` wrote as records for a table, and write one."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.files.atomic import check_target, write_atomic
 from attnscope.batch import tables
 from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import Record, SpanArrays, gather_parts
@@ -13,6 +14,8 @@ from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.spans import SpanReport
+from attnscope.studies.formats import Options, export
+from attnscope.studies.study import TABLES
 
 
 def read_report(path: Path) -> Report | None:
@@ -43,7 +46,26 @@ def settings_of(report: Report) -> Settings:
     return Settings(by=by, keep=tuple(keep))
 
 
-def table_parts(report: Report, ending: str, table: str | None) -> Iterator[bytes]:
+def file_parts(
+    findings: Any, path: Path, *, table: str | None = None, width: int | None = None, **options: Unpack[Options]
+) -> Iterator[bytes]:
+    """Yield the contents of a file of this name as `export` does; a table of a report is one that dumps have."""
+    if isinstance(findings, Report) and path.suffix.lower() in TABLES:
+        return _table_parts(findings, path.suffix.lower(), table)
+    return export(findings, path, width=width, **options)
+
+
+def write_report(report: Report, path: str) -> str:
+    """Write a report to a new file; return a description of the file."""
+    target = Path(path).expanduser()
+    if target.exists():
+        raise AttnscopeError("exists", where=target, hint="name another file")
+    parts = file_parts(report, target)
+    check_target(target, force=False)
+    return f"{target} ({write_atomic(target, parts, force=False):,} bytes)"
+
+
+def _table_parts(report: Report, ending: str, table: str | None) -> Iterator[bytes]:
     """Yield a file with a table of a report, as `attnscope convert` makes it; by default of matrices, or the first."""
     settings = settings_of(report)
     there = tables.kinds_of(settings)

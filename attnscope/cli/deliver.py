@@ -149,24 +149,20 @@ def _data_only(given: Given) -> bool:
 
 def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: Any, **detail: Unpack[Detail]) -> None:
     from attnscope.base.files.atomic import write_atomic
-    from attnscope.studies.formats import export
+    from attnscope.batch.reports import file_parts
 
     path = Path(str(given.output))
-    if is_report_table(given):
-        from attnscope.batch.reports import table_parts
-
-        parts = table_parts(findings, path.suffix.lower(), given.table)
-    else:
-        parts = export(
-            findings,
-            path,
-            precision=given.precision,
-            width=_named_width(),
-            listing=listing,
-            data_only=_data_only(given),
-            every_head=every_head,
-            **detail,
-        )
+    parts = file_parts(
+        findings,
+        path,
+        table=getattr(given, "table", None),
+        precision=given.precision,
+        width=_named_width(),
+        listing=listing,
+        data_only=_data_only(given),
+        every_head=every_head,
+        **detail,
+    )
     size = write_atomic(path, parts, force=given.force)
     if not given.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")

@@ -45,10 +45,12 @@ def explore(given: Given) -> None:
     if source is None:
         source = _live(given)
     _at_terminal()
+    from attnscope.batch.reports import write_report
     from attnscope.request.options import on_command_line
     from attnscope.views.explore.terminal import walk
 
-    code, message = walk(source, actions, _begin(given), color=given.color, own_process=True, spelling=on_command_line)
+    begin, color = _begin(given), given.color
+    code, message = walk(source, write_report, actions, begin, color=color, own_process=True, spelling=on_command_line)
     if message and not given.quiet:
         sys.stdout.write(message + "\n")
     sys.stdout.flush()

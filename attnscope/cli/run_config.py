@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,6 +205,12 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
         hint = f"use {arg('model', text)} to open it"
     elif name != "text" or not reads_files:
         hint = literally
+    elif named and suffix in _RECORDS and _is_dump(path):
+        raise UsageError(
+            f"'{text}' is a dump of attnscope batch, not a text",
+            where=arg(name),
+            hint=f"use attnscope explore {shlex.quote(text)} to walk through it, or attnscope convert for a table",
+        )
     elif suffix in _RECORDS:
         hint = f"use attnscope batch {shlex.quote(text)} -o dump.jsonl to read its records"
     elif suffix in _FINDINGS:
@@ -212,6 +219,15 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
         hint = f"use {arg('file', text)} to read one text per line, or - to read one text from standard input"
     what = "a model" if model else "a file name"
     raise UsageError(f"'{text}' is {what}, not a text", where=arg(name), hint=hint)
+
+
+def _is_dump(path: Path) -> bool:
+    from attnscope.batch.dump_reader import Dump
+
+    with suppress(AttnscopeError):
+        Dump(path)
+        return True
+    return False
 
 
 def _is_meant(*, quiet: bool) -> bool:

@@ -100,8 +100,8 @@ class HeadChange(msgspec.Struct, frozen=True):
     text: int
     first: HeadRef
     second: HeadRef
-    queries: list[tuple[int, int]]
-    keys: list[tuple[int, int]]
+    queries: Annotated[list[tuple[int, int]], along("query")]
+    keys: Annotated[list[tuple[int, int]], along("key")]
     only_first: Annotated[list[int], along(positions="first source")]
     only_second: Annotated[list[int], along(positions="second source")]
     difference: Annotated[Matrix, along("query", "key")]

@@ -196,9 +196,7 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
     needed = {name: sums[name] for name in role.needs}
     totals = {name: array.sum(0) for name, array in needed.items()}
     value = role.compute(totals)
-    blocks = [
-        n for n in range(len(next(iter(needed.values())))) if any(block_sums[n].any() for block_sums in needed.values())
-    ]
+    blocks = [n for n in range(len(sums[role.needs[0]])) if any(array[n].any() for array in needed.values())]
     count = len(blocks)
     if role.measured == "weights" or count < 2:
         return value, np.full_like(value, np.nan)

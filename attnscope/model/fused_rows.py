@@ -1,10 +1,11 @@
-"""A recorded layer by the fused kernel of `fused_kernels`, which takes 1.3 to 1.8 times as long as its output alone.
+"""A recorded layer by the fused kernel of `fused_kernels`; `fused_layer` decides when.
 
-That is an estimate from machine code: no GPU has run it yet. So `ATTNSCOPE_KERNEL=triton` asks for it, and
-`fused_layer` decides: where it returns None, tiles are computed by operators.
+On an H200, 32 heads of 32,768 tokens take 42 ms in bfloat16, where operators take 528 and flash attention, which has
+the output alone, 25 (benchmarks/README.md).
 """
 
 import os
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,11 @@ from attnscope.request.masks.terms import Bidirectional, Causal, Prefix, Sliding
 
 MOST_KEYS = 5
 BLOCKS: dict[str, int] = {}  # sizes of blocks that differ from those of block_sizes
-_WIDTHS = (16, 32, 64, 128)
+FAILED: list[str] = []  # why kernels cannot be compiled here; from then on operators compute
+_WIDEST = 128  # of heads: registers hold no more
+# Cells; for fewer, operators take less time than compiling does: 3 s once a machine, for every width and kind of mask.
+_WORTH_A_KERNEL = 1 << 23
+_WORTH_EVERY_CELL = 8  # kernels compute the whole layer, an eighth of which takes operators as long
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ class FusedRows:
 
     def is_finite(self) -> bool:
         """Tell whether all scores and outputs are, by one wait for the device."""
-        return bool(torch.stack([self.output.float().sum(), self.numbers["log_sum"].sum()]).isfinite().all())
+        return bool(torch.stack([self.output.sum(dtype=torch.float32), self.numbers["log_sum"].sum()]).isfinite().all())
 
     def entropy(self) -> Tensor:
         return self.numbers["entropy"]
@@ -95,7 +100,7 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
     """Compute a layer of self-attention by the fused kernel; None if operators have to."""
     kept = [recorder for recorder in recorders if recorder.heads]
     rule = _rule(inputs)
-    if rule is None or not kept or not _is_there(inputs.q.device):
+    if rule is None or not kept or not _is_worth_it(inputs, kept):
         return None
     tops = [recorder for recorder in kept if isinstance(recorder, TopRecorder)]
     rows = [recorder for recorder in kept if isinstance(recorder, RowRecorder)]
@@ -105,21 +110,39 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
     known = known and all(row.sources.self_attention for row in rows)
     if not known or len({id(row.sources) for row in rows}) > 1:
         return None
-    rows_of_layer = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
-    return rows_of_layer if rows_of_layer.is_finite() else None  # operators say which head it is
+    try:
+        computed = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
+    except Exception as e:  # such as no C compiler, by which Triton makes its launcher
+        if isinstance(e, RuntimeError) and "CUDA" in str(e):
+            raise
+        FAILED.append(" ".join(str(e).split())[:200] or type(e).__name__)
+        warnings.warn(f"Triton is unavailable, so long texts will be slower ({FAILED[0]})", stacklevel=2)
+        return None
+    return computed if computed.is_finite() else None  # operators say which head it is
 
 
-def _is_there(device: torch.device) -> bool:
-    if os.environ.get("ATTNSCOPE_KERNEL") != "triton" or find_spec("triton") is None:
+def _is_worth_it(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> bool:
+    """Tell whether the kernel can run here and pays; ATTNSCOPE_KERNEL (triton or operators) overrules what pays."""
+    asked, device = os.environ.get("ATTNSCOPE_KERNEL"), inputs.q.device
+    if asked == "operators" or FAILED or find_spec("triton") is None:
         return False
-    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    real = device.type == "cuda" and torch.version.cuda is not None
+    if asked == "triton":
+        return real or os.environ.get("TRITON_INTERPRET") == "1"
+    batch, heads, n, _ = inputs.q.shape
+    cells = batch * n * max(len(recorder.heads) * len(recorder.rows) for recorder in recorders)
+    if not real or cells < max(_WORTH_A_KERNEL, batch * n * heads * n // _WORTH_EVERY_CELL):
+        return False
+    capability = torch.cuda.get_device_capability(device)
+    # of other GPUs, float32 has too few registers, so that operators may be faster
+    return capability[0] == 9 if inputs.q.dtype == torch.float32 else capability >= (8, 0)
 
 
 def _rule(inputs: AttentionInputs) -> FusedRule | None:
     """Return the layer's mask for the kernel; None if the kernel does not know the layer's rule."""
     spec, (n, width) = inputs.spec, inputs.q.shape[2:]
     widths = {side.shape[-1] for side in (inputs.q, inputs.k, inputs.v)}
-    if spec.bias is not None or inputs.k.shape[2] != n or widths != {width} or width not in _WIDTHS:
+    if spec.bias is not None or inputs.k.shape[2] != n or widths != {width} or width > _WIDEST:
         return None
     causal, prefix, window, lengths = False, 0, 0, None
     for part in spec.mask.parts if isinstance(spec.mask, Intersection) else (spec.mask,):
@@ -139,10 +162,12 @@ def _rule(inputs: AttentionInputs) -> FusedRule | None:
     return FusedRule(causal, prefix, window, lengths)
 
 
-def block_sizes(capability: tuple[int, int]) -> dict[str, int]:
+def block_sizes(capability: tuple[int, int], dtype: torch.dtype) -> dict[str, int]:
     """Sizes that suit a GPU: most keys a step that its registers hold, and how its threads share a row of scores."""
-    row = {"BN": 32, "RUN": 16} if capability[0] == 10 else {"BN": 64, "RUN": 2}
-    return {"BM": 128, **row, "SUB": 16, "num_warps": 8, "num_stages": 3, "ROWS": 4}
+    sizes = {"BM": 128, "BN": 64, "SUB": 16, "RUN": 2, "num_warps": 8, "num_stages": 3, "ROWS": 4}
+    if dtype == torch.float32:
+        return sizes | {"BN": 32, "num_stages": 1}
+    return sizes | ({"BN": 32, "RUN": 16} if capability[0] == 10 else {})
 
 
 def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, by_value: bool) -> FusedRows:
@@ -151,14 +176,15 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
     from attnscope.model import fused_kernels
 
     (batch, heads, n, width), spec, device = inputs.q.shape, inputs.spec, inputs.q.device
-    q, k, v = (side.contiguous() for side in (inputs.q, inputs.k, inputs.v))
+    wide = max(16, 1 << (width - 1).bit_length())  # Triton's sizes are powers of two
+    q, k, v = (pad(side, (0, wide - width)).contiguous() for side in (inputs.q, inputs.k, inputs.v))
     content = torch.ones(batch, n, dtype=torch.bool, device=device) if rows is None else rows.sources.content()
     kinds = torch.zeros(batch, 3, n, device=device)
     if rows is not None:
         known = rows.sources.kinds
         kinds = torch.stack([known["special"], known["punctuation"], content], 1).float()
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
-    sizes = block_sizes(capability) | BLOCKS
+    sizes = block_sizes(capability, inputs.q.dtype) | BLOCKS
     kinds = pad(kinds, (0, -n % sizes["BN"]))
     norms = inputs.v.float().norm(dim=-1).log().clamp_min(-1e30) if by_value else kinds
     lengths = torch.full((batch,), n, device=device) if rule.lengths is None else rule.lengths
@@ -168,7 +194,7 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
     kept, keys = (torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2))
     weights = torch.empty(batch, heads, n, slots, device=device)
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "CAPPED": spec.softcap is not None}
-    shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": width, "BY_VALUE": by_value, **flags}
+    shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": wide, "BY_VALUE": by_value, **flags}
     scalars = spec.scale, spec.softcap or 1.0, n, heads, rule.window, rule.prefix
     lengths = lengths.to(torch.int32)
     walk = {name: sizes[name] for name in ("BM", "BN", "SUB", "RUN", "num_warps", "num_stages")}
@@ -182,4 +208,4 @@ def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, 
             q, k, norms, lengths, numbers, kept, keys, weights, *scalars, **shared, SUB=sizes["SUB"], ROWS=sizes["ROWS"]
         )
     named = dict(zip(fused_kernels.STATISTICS, numbers, strict=True))
-    return FusedRows(output, keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], named, content)
+    return FusedRows(output[..., :width], keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], named, content)

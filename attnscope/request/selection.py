@@ -84,7 +84,7 @@ class IndexSelection:
         if self.slice is not None:
             numbers = range(count)[slice(*self.slice)]
             if not numbers:
-                hint = f"this model has {what}s 0 to {count - 1}"
+                hint = f"this model has {numbered(what, count)}"
                 raise UsageError(f"the slice '{self}' is empty", where=where or self.option(what), hint=hint)
             return numbers
         ranges = self._within(count, what, where or self.option(what))
@@ -100,13 +100,18 @@ class IndexSelection:
         for low, high in self.ranges:
             low, high = (low + count if low < 0 else low), (high + count if high < 0 else high)
             if not (0 <= low < count and 0 <= high < count):
-                bad, hint = low if not 0 <= low < count else high, f"this model has {what}s 0 to {count - 1}"
+                bad, hint = low if not 0 <= low < count else high, f"this model has {numbered(what, count)}"
                 raise UsageError(f"there is no {what} {bad if bad >= 0 else bad - count}", where=where, hint=hint)
             indices.append(range(low, high + 1))
         return indices
 
 
 AUTO, ALL, MEAN = IndexSelection("auto"), IndexSelection("all"), IndexSelection("mean")
+
+
+def numbered(what: str, count: int) -> str:
+    """Say which numbers there are: `layers 0 to 3`, or `one layer, 0`."""
+    return f"{what}s 0 to {count - 1}" if count > 1 else f"one {what}, 0"
 
 
 def extremes(numbers: Sequence[int]) -> tuple[int, int]:
@@ -309,7 +314,7 @@ class PositionSelection:
 
                 words = " ".join(spell_piece(tokens, i) for i in range(min(_SPELLED, len(tokens))))
                 words += " …" if len(tokens) > _SPELLED else ""
-                hint = f"the text has tokens 0 to {len(tokens) - 1}: {words}"
+                hint = f"the text has {numbered('token', len(tokens))}: {words}"
                 known = re.findall(r"\w[\w'’-]*", " ".join(filter(None, texts)))
                 known += [] if spans is None else spans.names
                 near = nearest(item.text, known) if item.word else None

@@ -7,16 +7,13 @@ Nothing heavy is imported before a file is written.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError
 from attnscope.base.system.escape import escape_control
 from attnscope.studies.registry import kind_of
 from attnscope.studies.study import FindingsKind, Listing, imported
 from attnscope.views.settings import Shown
-
-if TYPE_CHECKING:
-    from attnscope.views.parts import ViewPart
 
 WIDTH = 120  # columns of text drawn into a file
 _LONGEST_TITLE = 80  # characters of a text in a title
@@ -83,28 +80,17 @@ def _txt(findings: Any, options: Options, width: int) -> Iterator[bytes]:
     yield as_text(present(findings, **options | {"brief": False}), width).encode()
 
 
-def _svg(findings: Any, options: Options, _width: int) -> Iterator[bytes]:
-    from attnscope.views.figure import as_svg
+def _figure(function: str) -> Callable[[Any, Options, int], Iterator[bytes]]:
+    """Return the writer of what a function of `views.figure` draws."""
 
-    yield as_svg(_figure_parts(findings, options)).encode()
+    def write(findings: Any, options: Options, _width: int) -> Iterator[bytes]:
+        from attnscope.studies.present import present
 
+        drawn = present(findings, format="heat", **options | {"options": False})
+        figure: str | bytes = imported(f"attnscope.views.figure:{function}")(drawn)
+        yield figure.encode() if isinstance(figure, str) else figure
 
-def _png(findings: Any, options: Options, _width: int) -> Iterator[bytes]:
-    from attnscope.views.figure import as_png
-
-    yield as_png(_figure_parts(findings, options))
-
-
-def _pdf(findings: Any, options: Options, _width: int) -> Iterator[bytes]:
-    from attnscope.views.figure import as_pdf
-
-    yield as_pdf(_figure_parts(findings, options))
-
-
-def _figure_parts(findings: Any, options: Options) -> "Iterator[ViewPart]":
-    from attnscope.studies.present import present
-
-    return present(findings, format="heat", **options | {"options": False})
+    return write
 
 
 def page(findings: Any, options: Options, _width: int = 0) -> Iterator[bytes]:
@@ -149,9 +135,9 @@ def _imported(writer: str) -> Callable[[Any, Options, int], Iterator[bytes]]:
 FILE_FORMATS = (
     FileFormat(".json", _json),
     FileFormat(".txt", _txt, drawn=True),
-    FileFormat(".svg", _svg, drawn=True, picture=True),
-    FileFormat(".png", _png, drawn=True, picture=True, extra=FIGURES),
-    FileFormat(".pdf", _pdf, drawn=True, picture=True, extra=PDF),
+    FileFormat(".svg", _figure("as_svg"), drawn=True, picture=True),
+    FileFormat(".png", _figure("as_png"), drawn=True, picture=True, extra=FIGURES),
+    FileFormat(".pdf", _figure("as_pdf"), drawn=True, picture=True, extra=PDF),
     FileFormat(".html", page, drawn=True, page=True),
     FileFormat(".safetensors", _imported("attnscope.findings.array_files:safetensors_parts")),
     FileFormat(".npz", _imported("attnscope.findings.array_files:npz_parts")),

@@ -58,6 +58,11 @@ REFUSED = [
 ]
 
 
+def test_a_text_of_one_token_has_no_range():
+    with pytest.raises(UsageError, match=r"query: '5' is not in the text; the text has one token, 0: bank"):
+        attnscope.inspect("bank", query=5)
+
+
 @pytest.mark.parametrize(("given", "said"), REFUSED, ids=lambda given: str(given)[:40])
 def test_arguments_that_do_not_fit_are_refused_in_words_of_python(given, said):
     with pytest.raises(attnscope.AttnscopeError) as caught:

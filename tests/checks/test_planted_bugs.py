@@ -7,6 +7,7 @@ import torch
 
 from attnscope.base.errors import AttnscopeError, NotFinite
 from attnscope.base.model_config import ModelConfig
+from attnscope.engines.native import NativeEngine
 from attnscope.model import batch, hooks, row_summary, stack, tile_stages
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders import rows, sums, top
@@ -291,7 +292,7 @@ def test_scores_that_overflow_are_a_failed_check(folders, monkeypatch):
 
 
 def test_a_projection_that_is_not_called_is_not_judged(folders, monkeypatch):
-    monkeypatch.setattr(checks_run, "_projections", lambda *_: [torch.nn.Identity()] * 2)
+    monkeypatch.setattr(NativeEngine, "output_projections", lambda *_: [torch.nn.Identity()] * 2)
     report, failed = outcome(folders("llama"))
     (skipped,) = [one for one in report.checks if one.verdict == "skipped"]
     assert not failed and skipped.note == "the output projection is not called exactly once per layer"

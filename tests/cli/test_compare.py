@@ -631,6 +631,11 @@ def test_texts_that_would_take_many_lines_are_compared_where_most_moves(monkeypa
     assert "of 40 rows" not in run(capsys, *args, "--query", "0:40", "--key", "0:40")[1]
 
 
+def test_layers_without_counterpart_are_named_with_their_option(capsys):
+    code, _, err = run(capsys, TEXT, "--layer", "0,1", "--layer", "2", "--head", "all")
+    assert code == 1 and "L0H0 is not in '2'" in err and "name as many layers with every --layer" in err
+
+
 def test_reports_that_chose_different_heads_say_what_to_do(capsys, tmp_path):
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
     assert main(["run", TEXT, *STACK, "-o", files[0]]) == 0

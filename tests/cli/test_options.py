@@ -12,6 +12,8 @@ from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
 from attnscope.request.options import COMMANDS
 from attnscope.studies.registry import options_of
+from tests.helpers import tiny_models
+from tests.helpers.architectures import write_tokenizer
 
 TEXT = "'the bank [MASK]'"
 CHAT = [{"role": "user", "content": "the bank"}]
@@ -85,8 +87,8 @@ ARGUMENTS = {
     "heads measure": "entropy",
     "show_padding": ("--file texts.txt", ""),
     "generate": "1 --mask causal",
-    "ablate generate": ("1 --each span --spans words --model {smollm2}", TEXT),
-    "target": "river --by logit --model {smollm2}",
+    "ablate generate": ("1 --each span --spans words --model decoder", TEXT),
+    "target": "river --by logit --model decoder",
     "ablate target": "river",
     "least": "1",
     "input_ids": ("ids.json", ""),
@@ -165,6 +167,8 @@ def folder(tmp_path_factory):
     np.savez(path / "qkv.npz", **dict.fromkeys("qkv", np.eye(4, dtype=np.float32)[None, None]))
     shutil.copytree(samples_folder("sample_weights") / "riverbank", path / "chatty")
     (path / "chatty" / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    next(row for row in tiny_models.TABLE if row.name == "gpt2").save(path / "decoder")
+    write_tokenizer(path / "decoder")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path)
         dumps = (["-o", "dump.jsonl"], *(["-o", f"part{n}.jsonl", "--shard", f"{n}/2"] for n in (1, 2)))
@@ -198,7 +202,7 @@ def stop_at_models(monkeypatch, folder):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_lists_the_options_that_a_command_accepts(command, stopped, minilm, smollm2, monkeypatch, capfd):
+def test_the_help_lists_the_options_that_a_command_accepts(command, stopped, minilm, monkeypatch, capfd):
     monkeypatch.setenv("COLUMNS", "200")
     assert main([command, "--help"]) == 0
     listed = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(_first_column(capfd.readouterr().out))))
@@ -214,7 +218,7 @@ def test_the_help_lists_the_options_that_a_command_accepts(command, stopped, min
             command,
             *shlex.split(base),
             option.spelled,
-            *shlex.split(after.format(command=command, minilm=minilm, smollm2=smollm2)),
+            *shlex.split(after.format(command=command, minilm=minilm)),
         ]
         with open("texts.txt") as piped:
             monkeypatch.setattr("sys.stdin", piped)

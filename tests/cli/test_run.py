@@ -228,6 +228,15 @@ def test_the_name_of_a_file_or_a_model_is_no_text(pipeline, tmp_path, monkeypatc
     assert asked == []
 
 
+def test_a_dump_is_no_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text("The bank\n")
+    assert main(["batch", "texts.txt", "-o", "dump.jsonl", "--quiet"]) == 0
+    assert main(["run", "dump.jsonl"]) == 2
+    said = "TEXT: 'dump.jsonl' is a dump of attnscope batch, not a text; use attnscope explore dump.jsonl to walk"
+    assert capsys.readouterr().err.startswith(f"attnscope: error: {said}")
+
+
 @pytest.mark.parametrize(
     "text", ["See notes.txt", ".txt files", "What is 3.14?", "river", "a.b", "x\x00", "y" * 5000, "end.", "a.txt "]
 )

@@ -19,7 +19,7 @@ from attnscope.run.plan import make_plan
 from attnscope.run.session import Session, inspect
 from attnscope.studies.compare import alignment
 from attnscope.studies.compare.alignment import align, pair_replaced
-from attnscope.studies.compare.reports import compare_sides, jensen_shannon, listed, pooled_change
+from attnscope.studies.compare.reports import compare_sides, jensen_shannon, pooled_change
 from attnscope.studies.compare.runs import ReportSelection, compare_reports, compare_runs, read_report
 from attnscope.studies.compare.tolerance import Tolerance, failure
 from attnscope.studies.present import present
@@ -188,14 +188,6 @@ def test_where_nothing_is_shared_no_cell_is_the_worst():
     runs = [(text, config(text, layer="0", head="0")) for text in ("a b", "c d")]
     (head,) = compare_runs("text", runs, None).changes[0].heads
     assert head.worst == [Cell(stage, -1, -1, None, None, 0.0) for stage in STAGES]
-
-
-@pytest.mark.parametrize(
-    ("positions", "written"),
-    [([], "none"), ([3], "3"), ([0, 1], "0–1"), ([0, 1, 3, 4, 5, 7, 9, 10], "0–1, 3–5, 7, 9–10"), ([2, 0], "2, 0")],
-)
-def test_positions_are_written_as_runs(positions, written):
-    assert listed(positions) == written
 
 
 pieces = st.lists(st.sampled_from("abc"), max_size=9)
@@ -553,8 +545,8 @@ def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_map_is_compared_with_a_map_alone(lacking, side):
     text = inspect(config(pool=3)).texts[0]
-    sides = [(text, text.heads[0]), (text, text.heads[0])]
-    assert not pooled_change(0, *sides)[0].worst[0].difference
-    sides[side] = (text, replace(text.heads[0], **{lacking: None}))
+    heads = [text.heads[0]] * 2
+    assert not pooled_change(0, (text, text), heads)[0].worst[0].difference
+    heads[side] = replace(text.heads[0], **{lacking: None})
     with pytest.raises(AttnscopeError, match="only one side has a map"):
-        pooled_change(0, *sides)
+        pooled_change(0, (text, text), heads)

@@ -1,8 +1,10 @@
-"""The fused kernel against operators, in Triton's interpreter: started by test_fused.py with TRITON_INTERPRET=1.
+"""The fused kernel against operators, on a GPU or in Triton's interpreter: test_fused.py starts it for the latter.
 
     TRITON_INTERPRET=1 python -m tests.devices.fused_cases [--draws N] [--seed S] [CASE …]
+    python -m tests.devices.fused_cases --device cuda [--draws N] [--seed S] [CASE …]
 
-It computes the named cases, all of them by default, and N random ones, and prints each.
+It computes the named cases, all of them by default, and N random ones, and prints each. On a GPU, the kernel has the
+sizes of blocks that it has for users, and random layers are larger and of every width and type.
 """
 
 import argparse
@@ -82,6 +84,7 @@ CASES = {
     "sinks": Case(Causal(), sinks=torch.tensor([9.0, -9.0])),
     "sinks of rows that see nothing": Case(intersect((SlidingWindow(5), PADDING)), batch=2, sinks=torch.ones(2)),
     "by value": Case(Causal(), by="value"),
+    "width of no power of two": Case(Causal(), width=24),
     "float16": Case(Causal(), dtype=torch.float16),
     "some heads and rows": Case(Causal(), recorded=[1], rows=range(5, 60)),
     "large scores": Case(Causal(), factor=60.0),
@@ -91,10 +94,14 @@ CASES = {
 }
 
 
-def drawn(seed: int) -> Case:
+def drawn(seed: int, device: str) -> Case:
     """A random case: every kind of mask with every other part of a rule."""
     draw = random.Random(seed)
-    batch, tokens, share, groups = draw.randint(1, 3), draw.randint(1, 90), draw.choice((1, 2, 3)), draw.randint(1, 2)
+    most, widths, dtypes = 90, (8, 16, 24, 32), (torch.float32, torch.float32, torch.float16)
+    if device != "cpu":
+        most, widths, dtypes = 2500, (16, 32, 48, 64, 80, 128), (torch.float32, torch.float16, torch.bfloat16)
+    tokens = draw.randint(1, draw.choice((90, most)))
+    batch, share, groups = draw.randint(1, 3), draw.choice((1, 2, 3)), draw.randint(1, 2)
     heads = share * groups
     parts: list[Mask] = [draw.choice((Causal(), Bidirectional(), Prefix(draw.randint(1, tokens))))]
     if draw.random() < 0.4:
@@ -108,10 +115,10 @@ def drawn(seed: int) -> Case:
         intersect(parts),
         batch,
         tokens,
-        draw.choice((16, 32)),
+        draw.choice(widths),
         heads,
         groups,
-        draw.choice((torch.float32, torch.float32, torch.float16)),
+        draw.choice(dtypes),
         softcap=draw.choice((None, None, 1.0, 20.0)),
         sinks=torch.randn(heads, generator=torch.Generator().manual_seed(seed)) * 4 if draw.random() < 0.3 else None,
         factor=draw.choice((1.0, 1.0, 10.0, 0.0)),
@@ -125,7 +132,16 @@ def drawn(seed: int) -> Case:
     )  # fmt: skip
 
 
-def layer(case: Case) -> tuple[AttentionInputs, KeyTokens]:
+def moved(mask: Mask, device: str) -> Mask:
+    match mask:
+        case Intersection():
+            return replace(mask, parts=tuple(moved(part, device) for part in mask.parts))
+        case PaddingMask():
+            return replace(mask, lengths=mask.lengths.to(device))
+    return mask
+
+
+def layer(case: Case, device: str) -> tuple[AttentionInputs, KeyTokens]:
     """The layer, and which keys are of which kind."""
     generator = torch.Generator().manual_seed(case.seed)
     shapes = [(case.batch, n, case.tokens, case.width) for n in (case.heads, case.groups, case.groups)]
@@ -133,42 +149,44 @@ def layer(case: Case) -> tuple[AttentionInputs, KeyTokens]:
     if case.integers:
         q, k = q.round(), k.round()
     k[:, :, 10:20] = k[:, :, 20:30].clone()[:, :, : k[:, :, 10:20].shape[2]] if case.tokens >= 30 else k[:, :, 10:20]
-    spec = AttentionSpec(case.width**-0.5, case.mask, softcap=case.softcap, sinks=case.sinks)
-    inputs = AttentionInputs(0, *(side.to(case.dtype) for side in (q * case.factor, k, v)), spec)
-    kinds = {kind: torch.rand(case.batch, case.tokens, generator=generator) < 0.2 for kind in KEY_TOKENS}
-    return inputs, KeyTokens(kinds, torch.ones(case.batch, case.tokens, dtype=torch.bool))
+    sinks = None if case.sinks is None else case.sinks.to(device)
+    spec = AttentionSpec(case.width**-0.5, moved(case.mask, device), softcap=case.softcap, sinks=sinks)
+    inputs = AttentionInputs(0, *(side.to(device, case.dtype) for side in (q * case.factor, k, v)), spec)
+    kinds = {kind: (torch.rand(case.batch, case.tokens, generator=generator) < 0.2).to(device) for kind in KEY_TOKENS}
+    return inputs, KeyTokens(kinds, torch.ones(case.batch, case.tokens, dtype=torch.bool, device=device))
 
 
-def computed(case: Case, kernel: str) -> tuple[Tensor, TopRecorder, RowRecorder]:
-    """Output, strongest keys and statistics by the kernel, or by operators (an empty name)."""
-    inputs, keys = layer(case)
+def computed(case: Case, kernel: str, device: str) -> tuple[Tensor, TopRecorder, RowRecorder]:
+    """Output, strongest keys and statistics by `triton` or by `operators`."""
+    inputs, keys = layer(case, device)
     heads, rows = case.recorded or range(case.heads), case.rows or range(case.tokens)
     top, statistics = TopRecorder(case.count, case.by, heads, rows, keys.real), RowRecorder(heads, rows, keys)
     with (
         patch.dict(os.environ, {"ATTNSCOPE_KERNEL": kernel}),
-        patch.dict(fused_rows.BLOCKS, {**SMALL, **case.blocks}),
+        patch.dict(fused_rows.BLOCKS, {**SMALL, **case.blocks} if device == "cpu" else {}),
         patch("attnscope.model.attention.TileShape.of", side_effect=TileShape.of) as tiles,
         torch.inference_mode(),
     ):
         output = attend(replace(inputs), [top, statistics])
-    assert tiles.called == (kernel == ""), "the kernel did not run"
+    assert tiles.called == (kernel == "operators"), f"the kernel did not run: {fused_rows.FAILED}"
     assert output is not None
     return output, top, statistics
 
 
-def compare(case: Case) -> None:
+def compare(case: Case, device: str) -> None:
     """Compare one case, but for rows of padding that nobody shows.
 
     Where scores are equal to the last bit, the same keys have to win; elsewhere rounding may exchange keys of equal
     weight.
     """
-    output, top, statistics = computed(case, "")
-    fused_output, fused_top, fused_statistics = computed(case, "triton")
-    close = {"rtol": 1e-3, "atol": 2e-3 if case.dtype == torch.float16 else 2e-5, "equal_nan": True}
-    shown = torch.ones(case.batch, case.tokens, dtype=torch.bool)
+    output, top, statistics = computed(case, "operators", device)
+    fused_output, fused_top, fused_statistics = computed(case, "triton", device)
+    atol = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[case.dtype]
+    close = {"rtol": 1e-3, "atol": atol, "equal_nan": True}
+    shown = torch.ones(case.batch, case.tokens, dtype=torch.bool, device=device)
     for part in case.mask.parts if isinstance(case.mask, Intersection) else (case.mask,):
         if isinstance(part, PaddingMask) and not part.padded_rows:
-            shown &= torch.arange(case.tokens) < part.lengths[:, None]
+            shown &= torch.arange(case.tokens, device=device) < part.lengths.to(device)[:, None]
     sides = (side.float().transpose(1, 2)[shown] for side in (fused_output, output))
     torch.testing.assert_close(*sides, **close)
     exact = case.by == "weight" and case.softcap is None and (case.integers or case.factor == 0)
@@ -178,9 +196,9 @@ def compare(case: Case) -> None:
         stage = "weights" if case.by == "weight" else case.by
         matrix = MatrixRecorder([stage], top.heads, top.rows, range(case.tokens))
         with torch.inference_mode():
-            attend(layer(case)[0], [matrix])
+            attend(layer(case, device)[0], [matrix])
         every = matrix.compute()[stage]
-        chosen = (every.gather(-1, keys.clamp_min(0)) for keys in (fused_top.keys, top.keys))
+        chosen = (every.gather(-1, keys.clamp_min(0).to(every.device)) for keys in (fused_top.keys, top.keys))
         torch.testing.assert_close(*chosen, **close)
     for measure, values in top.measures.items():
         compared = torch.ones_like(same) if measure == case.by else same  # exchanged keys have other vectors
@@ -199,10 +217,12 @@ if __name__ == "__main__":
     parser.add_argument("cases", nargs="*", default=list(CASES))
     parser.add_argument("--draws", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     for name in given.cases:
-        compare(CASES[name])
+        compare(CASES[name], given.device)
         print(name, flush=True)
     for seed in range(given.seed, given.seed + given.draws):
-        print(f"{seed}: {drawn(seed)}", flush=True)
-        compare(drawn(seed))
+        case = drawn(seed, given.device)
+        print(f"{seed}: {case}", flush=True)
+        compare(case, given.device)

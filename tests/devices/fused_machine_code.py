@@ -6,6 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -15,18 +16,19 @@ from attnscope.model import fused_kernels, fused_rows
 FLAGS = {"SHARE": 4, "E": 128, "CAUSAL": True, "WINDOWED": False, "CAPPED": False, "BY_VALUE": False}
 CONSTANTS = {"layer_kernel": {"HAS_SINKS": False}, "ranking_kernel": {"PIECE": 16}}
 TYPES = {
-    "Q": "*bf16", "K": "*bf16", "V": "*bf16", "OUT": "*bf16", "LENGTHS": "*i32", "KEPT": "*i32", "KEYS": "*i32",
+    "LENGTHS": "*i32", "KEPT": "*i32", "KEYS": "*i32",
     "scale": "fp32", "softcap": "fp32", "n": "i32", "heads": "i32", "window": "i32", "prefix": "i32",
 }  # fmt: skip
 
 
-def resources(name: str, capability: int) -> dict[str, object]:
+def resources(name: str, capability: int, dtype: torch.dtype) -> dict[str, object]:
     """Registers, stack and shared memory of a kernel, and whether it multiplies by tensor cores."""
     kernel = getattr(fused_kernels, name)
-    sizes = fused_rows.block_sizes((capability // 10, capability % 10))
+    sizes = fused_rows.block_sizes((capability // 10, capability % 10), dtype)
     options = {name: sizes.pop(name) for name in ("num_warps", "num_stages")} if name == "layer_kernel" else {}
     constants = {a: n for a, n in (FLAGS | CONSTANTS[name] | sizes).items() if a in kernel.arg_names}
-    signature = {a: "constexpr" if a in constants else TYPES.get(a, "*fp32") for a in kernel.arg_names}
+    types = TYPES | dict.fromkeys(("Q", "K", "V", "OUT"), "*bf16" if dtype == torch.bfloat16 else "*fp32")
+    signature = {a: "constexpr" if a in constants else types.get(a, "*fp32") for a in kernel.arg_names}
     aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(signature.values()) if kind.startswith("*")}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -40,10 +42,12 @@ def resources(name: str, capability: int) -> dict[str, object]:
     ptx = compiled.asm["ptx"]
     cores = next((word for word in ("tcgen05.mma", "wgmma", "mma.sync") if word in ptx), "")
     found = {word.lower(): int(number) for word, number in numbers.items()}
-    return {"kernel": name, "capability": capability, "shared": compiled.metadata.shared, "cores": cores, **found}
+    about = {"kernel": name, "capability": capability, "dtype": str(dtype).removeprefix("torch.")}
+    return {**about, "shared": compiled.metadata.shared, "cores": cores, **found}
 
 
 if __name__ == "__main__":
     for capability in map(int, sys.argv[1:]):
         for name in CONSTANTS:
-            print(json.dumps(resources(name, capability)), flush=True)
+            for dtype in (torch.bfloat16, torch.float32):
+                print(json.dumps(resources(name, capability, dtype)), flush=True)

@@ -27,7 +27,8 @@ needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
     reason="needs Triton, which builds of torch for CPUs lack: pip install --no-deps triton",
 )
-STACK = {80: 32, 90: 32, 100: 0}  # bytes of a thread of the layer kernel, which holds 255 registers as well
+# bytes of a thread of the layer kernel, which holds 255 registers as well
+STACK = {(80, "bfloat16"): 32, (90, "bfloat16"): 32, (100, "bfloat16"): 0, (90, "float32"): 256}
 SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # bytes of a block, at most
 
 
@@ -54,7 +55,10 @@ def test_the_machine_code_keeps_most_of_its_numbers_in_registers(capability: int
         found = json.loads(line)
         assert found["reg"] <= 255
         assert found["local"] == 0
-        assert found["stack"] <= (STACK[capability] if found["kernel"] == "layer_kernel" else 0)
+        if found["kernel"] == "ranking_kernel":
+            assert found["stack"] == 0
+        elif (stack := STACK.get((capability, found["dtype"]))) is not None:
+            assert found["stack"] <= stack
         assert found["shared"] <= SHARED_MEMORY[capability]
         if found["kernel"] == "layer_kernel":
             assert found["cores"] == {80: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}[capability]
@@ -73,7 +77,7 @@ def rows(*, same: bool = True) -> RowRecorder:
 @pytest.fixture
 def inputs(monkeypatch: pytest.MonkeyPatch) -> AttentionInputs:
     """A layer on a machine that has Triton and wants the kernel, which computes nothing."""
-    monkeypatch.setattr(fused_rows, "_is_there", lambda device: True)
+    monkeypatch.setattr(fused_rows, "_is_worth_it", lambda inputs, recorders: True)
     monkeypatch.setattr(fused_rows, "_run", lambda *given, **named: type("Ran", (), {"is_finite": lambda self: True})())
     q, k, v = (torch.ones(1, 2, TOKENS, WIDTH) for _ in range(3))
     return AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal()))
@@ -109,7 +113,7 @@ def test_one_function_chooses_the_kernel(
         lambda layer: replace(layer, spec=replace(layer.spec, bias=lambda q, k, heads: q - k)),
         lambda layer: replace(layer, v=torch.ones(1, 2, TOKENS, 8)),
         lambda layer: replace(layer, q=torch.ones(1, 2, 3, WIDTH)),
-        lambda layer: replace(layer, **{name: torch.ones(1, 2, TOKENS, 24) for name in "qkv"}),
+        lambda layer: replace(layer, **{name: torch.ones(1, 2, TOKENS, 160) for name in "qkv"}),
     ],
 )
 def test_what_the_kernel_does_not_know_stays_with_operators(
@@ -118,14 +122,83 @@ def test_what_the_kernel_does_not_know_stays_with_operators(
     assert fused_rows.fused_layer(change(inputs), [TOP]) is None
 
 
-def test_the_kernel_has_to_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+HOPPER, AMPERE, TURING = (9, 0), (8, 0), (7, 5)
+LONG = 1500  # tokens, 2.25 million cells a head
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "heads", "rows", "asked", "chosen"),
+    [
+        (HOPPER, torch.float32, 4, LONG, None, True),
+        (HOPPER, torch.float32, 4, LONG, "operators", False),
+        (HOPPER, torch.float32, 3, LONG, None, False),  # too few cells to compile for
+        (HOPPER, torch.float32, 3, LONG, "triton", True),
+        (HOPPER, torch.float32, 8, LONG // 10, None, False),  # kernels would compute ten times as much
+        (AMPERE, torch.bfloat16, 4, LONG, None, True),
+        (AMPERE, torch.float32, 4, LONG, None, False),
+        (AMPERE, torch.float32, 4, LONG, "triton", True),
+        (TURING, torch.bfloat16, 4, LONG, None, False),
+    ],
+)
+def test_a_gpu_uses_the_kernel_where_it_pays(
+    monkeypatch: pytest.MonkeyPatch,
+    simulated: str,
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    heads: int,
+    rows: int,
+    asked: str | None,
+    chosen: bool,
+) -> None:
     monkeypatch.setattr(fused_rows, "find_spec", lambda name: object())
-    assert not fused_rows._is_there(torch.device("cuda"))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.delenv("ATTNSCOPE_KERNEL", raising=False)
+    if asked:
+        monkeypatch.setenv("ATTNSCOPE_KERNEL", asked)
+    sides = (torch.zeros(1, 8, LONG, WIDTH, dtype=dtype, device=simulated) for _ in range(3))
+    layer = AttentionInputs(0, *sides, AttentionSpec(0.25, Causal()))
+    top = TopRecorder(5, "weight", range(heads), range(rows), torch.ones(1, LONG, dtype=torch.bool))
+    assert fused_rows._is_worth_it(layer, [top]) == chosen
+
+
+def test_the_kernel_needs_triton_and_a_gpu(monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs) -> None:
+    monkeypatch.undo()
     monkeypatch.setenv("ATTNSCOPE_KERNEL", "triton")
-    assert fused_rows._is_there(torch.device("cuda"))
-    assert not fused_rows._is_there(torch.device("cpu"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(fused_rows, "find_spec", lambda name: object())
+    assert not fused_rows._is_worth_it(inputs, [TOP])
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert fused_rows._is_worth_it(inputs, [TOP])
     monkeypatch.setattr(fused_rows, "find_spec", lambda name: None)
-    assert not fused_rows._is_there(torch.device("cuda"))
+    assert not fused_rows._is_worth_it(inputs, [TOP])
+
+
+def test_operators_compute_where_triton_cannot_compile(
+    monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs
+) -> None:
+    def fail(*given: object, **named: object) -> None:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC environment variable.")
+
+    monkeypatch.setattr(fused_rows, "_run", fail)
+    monkeypatch.setattr(fused_rows, "FAILED", [])
+    with pytest.warns(UserWarning, match=r"slower \(Failed to find C compiler\. Please specify via CC"):
+        assert fused_rows.fused_layer(inputs, [TOP]) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(fused_rows, "FAILED", ["it failed"])
+    monkeypatch.setattr(fused_rows, "find_spec", lambda name: object())
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("ATTNSCOPE_KERNEL", "triton")
+    assert not fused_rows._is_worth_it(inputs, [TOP])
+
+
+def test_a_gpu_that_fails_is_not_tritons_fault(monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs) -> None:
+    def fail(*given: object, **named: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+
+    monkeypatch.setattr(fused_rows, "_run", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        fused_rows.fused_layer(inputs, [TOP])
 
 
 def test_the_kernel_knows_every_statistic() -> None:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("textual", reason="textual is not installed")
 
 import attnscope
+from attnscope.batch.reports import write_report
 from attnscope.cli.explore import SessionOpener
 from attnscope.findings.run import with_words
 from attnscope.request.run_config import RunConfig, TextInput
@@ -141,6 +142,7 @@ def test_an_edited_text_is_computed_after_a_pause():
 
 def test_a_written_file_holds_the_head(tmp_path):
     async def act(app, press, pilot):
+        app.write = write_report
         await press("}", "w")
         app.screen.query_one("#prompt").value = str(tmp_path / "head.npz")
         await pilot.press("enter")

@@ -14,6 +14,7 @@ from textual import events
 from textual.keys import _character_to_key
 
 import attnscope
+from attnscope.batch.reports import write_report
 from attnscope.cli import main
 from attnscope.studies.explore.saved import report_source
 from attnscope.views.explore.app import ExploreApp, copied, find
@@ -143,6 +144,7 @@ def test_the_title_of_the_panel_that_keys_move_in_is_marked():
 def test_writing_takes_the_head_to_a_new_file(tmp_path):
     saved = attnscope.inspect("a bank", layer="all", head="all")
     app = ExploreApp(report_source(saved.data))
+    app.write = write_report
 
     async def walk(*names):
         titles = []
@@ -158,9 +160,11 @@ def test_writing_takes_the_head_to_a_new_file(tmp_path):
 
     (wrote, again, table, unknown), head = asyncio.run(walk("a.json", "a.json", "a.csv", "a.doc"))
     assert "wrote" in wrote and "exists; name another file" in again
-    assert "explore writes no .csv" in table and "unknown extension '.doc'" in unknown
-    written = attnscope.load(tmp_path / "a.json")[head.layer, head.head]
-    assert np.array_equal(written.weights, head.stages["weights"]) and not (tmp_path / "a.csv").exists()
+    assert "wrote" in table and "unknown extension '.doc'" in unknown
+    written = attnscope.load(tmp_path / "a.json")
+    assert np.array_equal(written[head.layer, head.head].weights, head.stages["weights"])
+    written.save(tmp_path / "b.csv")
+    assert (tmp_path / "a.csv").read_text() == (tmp_path / "b.csv").read_text()
 
 
 @pytest.mark.parametrize(("keys", "screens", "prompt"), [(":zo", 3, ""), ("/le n", 2, "le n")])

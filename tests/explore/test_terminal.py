@@ -141,6 +141,34 @@ def test_a_piped_text_is_walked_through_with_keys_of_the_terminal(tmp_path):
         assert terminal.is_as_before()
 
 
+def test_what_is_drawn_while_a_tokenizer_is_called_is_seen(saved, tmp_path):
+    script = tmp_path / "walk.py"
+    script.write_text(
+        "import threading, time\n"
+        "from pathlib import Path\n"
+        "from attnscope.batch.reports import write_report\n"
+        "from attnscope.checkpoints.tokenization.rust import call_rust\n"
+        "from attnscope.studies.explore.opening import findings_source\n"
+        "from attnscope.views.explore.terminal import walk\n"
+        "called = threading.Event()\n"
+        "def encode():\n"
+        "    called.set()\n"
+        "    time.sleep(2)\n"
+        "def scene(variant):\n"
+        "    if not called.is_set():\n"
+        "        threading.Thread(target=call_rust, args=(encode, Path(), 'encoding')).start()\n"
+        "        called.wait()\n"
+        "    return saved_scene(variant)\n"
+        f"source = findings_source(Path({saved!r}))\n"
+        "saved_scene, source.scene = source.scene, scene\n"
+        "walk(source, write_report)\n"
+    )
+    with closing(PseudoTerminal(script=script)) as terminal:
+        terminal.wait_for(b"softmax of masked")
+        terminal.press(b"q")
+        assert terminal.end() == 0 and terminal.is_as_before()
+
+
 def test_a_model_in_python_is_walked_through(tmp_path):
     script = tmp_path / "walk.py"
     script.write_text(

@@ -312,7 +312,7 @@ def test_a_line_a_minute_where_there_is_no_terminal(folder, capsys, monkeypatch)
     from attnscope.cli import batch_progress
 
     monkeypatch.setattr(batch_progress, "_MINUTE", 0.0)
-    assert main(["batch", "texts.txt", "-o", "d.jsonl"]) == 0
+    assert main(["batch", "texts.txt", "-o", "d.jsonl", *KEEP]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("attnscope: progress: ")]
     assert len(lines) > 3
     reached = [int(line.split()[2]) for line in lines]
@@ -327,7 +327,7 @@ def test_slow_texts_are_named(folder, capsys, monkeypatch):
     from attnscope.cli import batch
 
     monkeypatch.setattr(batch, "_SLOW_TEXT", 0.0)
-    assert main(["batch", "texts.txt", "-o", "d.jsonl"]) == 0
+    assert main(["batch", "texts.txt", "-o", "d.jsonl", *KEEP]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("attnscope: slowest: ")]
     assert line.count("texts.txt:") == 3
     numbers = [float(piece.split(" s)")[0]) for piece in line.split("tokens, ")[1:]]

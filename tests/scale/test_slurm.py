@@ -1,10 +1,10 @@
 """The script for SLURM, run by a plain shell that plays the scheduler; tests/scale/slurm.py runs it on a real one."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -118,8 +118,9 @@ def shell_lines():
 
 
 def test_gnu_parallel_and_a_plain_shell_do_what_the_page_says(folder):
-    program = folder / "bin" / "attnscope"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m attnscope "$@"\n')
+    """The program that they start notes its arguments, and creates its output for the patterns of the next line."""
+    program, calls = folder / "bin" / "attnscope", folder / "calls"
+    program.write_text('#!/bin/sh\necho "$@" >> calls\nwhile [ "$1" != -o ]; do shift; done\n: > "$2"\n')
     program.chmod(0o755)
     gnu, plain, merge = shell_lines()
     assert main(["batch", "texts.txt", "-o", "alone.jsonl", "--threads", "1", "--quiet"]) == 0
@@ -127,7 +128,10 @@ def test_gnu_parallel_and_a_plain_shell_do_what_the_page_says(folder):
         if line.startswith("parallel") and shutil.which("parallel") is None:
             continue  # the other line is of a plain shell
         subprocess.run(["bash", "-c", f"{line}; {merge}"], check=True, capture_output=True)
+        started = [shlex.split(call) for call in calls.read_text().splitlines()]
+        for path in (calls, *folder.glob("part-*.jsonl"), folder / "dump.jsonl"):
+            path.unlink()
+        assert [main([*call, "--quiet"]) for call in started] == [0] * len(started)
         assert content(folder / "dump.jsonl") == content(folder / "alone.jsonl")
-        for path in folder.glob("*.jsonl"):
-            if path.name != "alone.jsonl":
-                path.unlink()
+        for path in (*folder.glob("part-*.jsonl"), folder / "dump.jsonl"):
+            path.unlink()

@@ -233,6 +233,14 @@ def test_the_maps_of_many_heads_are_a_grid_on_one_logarithmic_scale(format):
     assert "most attended  of" not in shown
 
 
+def test_maps_of_one_run_are_drawn_without_names_of_columns():
+    long = many_heads(2, 3, 2)
+    heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 1)) for head in long.texts[0].heads]
+    shown = draw(replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]), 80, format="heat")
+    assert "a cell is a cell of the 1 × 1 map" in " ".join(shown.split())
+    assert "columns:" not in shown and "first key of each column" not in shown
+
+
 def test_numbers_of_many_heads_that_fill_screens_become_a_grid():
     few, many = (draw(many_heads(2, heads, 12), 80, brief=True) for heads in (2, 5))
     assert "L1H1" in few and "not shown: numbers" not in few

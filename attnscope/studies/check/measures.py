@@ -83,13 +83,14 @@ def worst_differences(texts: Sequence[Sequence[Differences]]) -> list[Difference
     for difference in (gaps for text in texts for gaps in text):
         by_stage.setdefault((difference.reference, difference.stage), []).append(difference)
     worst = []
-    for (reference, stage), text_differences in by_stage.items():
-        layers = [
-            max(
-                ((difference.limits[layer], difference.by_head[layer]) for difference in text_differences),
-                key=lambda pair: max(float("inf") if x is None else x / max(pair[0], 1e-300) for x in pair[1]),
-            )
-            for layer in range(len(text_differences[0].limits))
-        ]
-        worst.append(Differences(reference, stage, [limit for limit, _ in layers], [gaps for _, gaps in layers]))
+    for (reference, stage), of_texts in by_stage.items():
+        layers = zip(*(zip(text.limits, text.by_head, strict=True) for text in of_texts), strict=True)
+        limits, by_head = zip(*(max(of_layer, key=_share) for of_layer in layers), strict=True)
+        worst.append(Differences(reference, stage, list(limits), list(by_head)))
     return worst
+
+
+def _share(layer: tuple[float, list[float | None]]) -> float:
+    """Return the largest difference of a layer's heads as a share of its limit."""
+    limit, by_head = layer
+    return max(float("inf") if difference is None else difference / max(limit, 1e-300) for difference in by_head)

@@ -47,11 +47,8 @@ def limits(
             moved = again()
         for layer, (stages_alone, stages_moved) in enumerate(zip(alone, moved, strict=True)):
             for stage in STAGES:
-                gap = float(
-                    largest_difference(
-                        stages_moved.stages[stage], stages_alone.stages[stage], absolute=stage == "weights"
-                    ).max()
-                )
+                of_stage = stages_moved.stages[stage], stages_alone.stages[stage]
+                gap = float(largest_difference(*of_stage, absolute=stage == "weights").max())
                 if gap < float("inf"):  # numbers that are not finite are tested by another check
                     bounds[layer][stage] = max(bounds[layer][stage], factor * gap)
     return bounds

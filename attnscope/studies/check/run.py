@@ -181,10 +181,8 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     name = "the output of attention is W·(weights·v)"
     batch = job.batch()
     beside = findings.recorders(batch)
-    projections = _projections(engine, batch)
-    if projections is None:
-        alone = record_stages(engine, batch, beside=beside)
-        return alone, skipped_check(name, "the output projection was not found")
+    found = engine.output_projections(batch)
+    projections = [projection for projection in found if projection is not None]
     went_on: dict[nn.Module, list[Tensor]] = {}
 
     def listen(module: nn.Module, _: Any, output: Tensor) -> None:
@@ -194,6 +192,8 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
         for module in dict.fromkeys(projections):
             stack.callback(module.register_forward_hook(in_this_thread(listen)).remove)
         alone = record_stages(engine, batch, beside=beside)
+    if len(projections) < len(found):
+        return alone, skipped_check(name, "the output projection was not found")
     calls = [len(went_on.get(module, ())) for module in projections]
     if calls != [projections.count(module) for module in projections]:
         return alone, skipped_check(name, "the output projection is not called exactly once per layer")
@@ -204,13 +204,6 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     # The same module on the same numbers: only the order of sums may differ, before one rounding.
     once = float(torch.finfo(getattr(torch, job.dtype)).eps)
     return alone, make_check(name, gaps, max(EXACT, once) if job.user_limit is None else job.user_limit)
-
-
-def _projections(engine: Engine, batch: Batch) -> list[nn.Module] | None:
-    """Return the output projection of every layer; None if any is missing."""
-    projections = engine.output_projections(batch)
-    known = [projection for projection in projections if projection is not None]
-    return known if len(known) == len(projections) else None
 
 
 def _compare(

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from attnscope.engines.arrays.settings import GivenRope, LayerSettings
 from attnscope.findings.compare import SCALED_ALREADY, Comparison, Diagnosis, TriedSetting
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection
+from attnscope.request.selection import ALL, AUTO, IndexSelection, PositionSelection, numbered
 from attnscope.run.plan import make_plan
 from attnscope.run.session import ProgressCallback, Session, inspect, prepare
 from attnscope.studies.compare.runs import compare_runs
@@ -106,7 +107,7 @@ def _check_sizes(source: ModelSource, arrays: GivenArrays) -> None:
     c = source.config
     if arrays.layers[-1] >= c.n_layers or arrays.sizes.heads != c.n_heads:
         message = f"the arrays have layer {arrays.layers[-1]} and {arrays.sizes.heads} heads"
-        hint = f"{source.name} has layers 0 to {c.n_layers - 1} and {c.n_heads} heads"
+        hint = f"{source.name} has {numbered('layer', c.n_layers)} and {c.n_heads} heads"
         raise AttnscopeError(message, where=arrays.name, hint=hint)
 
 
@@ -268,22 +269,18 @@ def _spell_value(name: str, value: Any) -> str:
 
 def _compared(reference: Report, other: Report, stage: str, limit: float) -> _Gap:
     """Return the largest difference of a stage between two reports of the same tokens; of scores, a share."""
-    worst, first, scale = _Gap(0.0, (0, 0, 0, 0), None), None, 1.0
+    limit, scale = max(limit, 1e-3) if stage == "scores" else limit, 1.0
     if stage == "scores":
-        limit = max(limit, 1e-3)
         every = (np.abs(head.stages[stage]).max(initial=1.0) for text in reference.texts for head in text.heads)
         scale = float(max(every, default=1.0))
+    gaps = [(0.0, (0, 0, 0, 0))]
     for a, b in zip(reference.texts, other.texts, strict=True):
         for first_head, second_head in zip(a.heads, b.heads, strict=True):
             gap = np.abs(first_head.stages[stage].astype(np.float64) - second_head.stages[stage]) / scale
             apart = np.isnan(first_head.stages[stage]) != np.isnan(second_head.stages[stage])
             gap = np.where(apart, 1.0, np.nan_to_num(gap, nan=0.0))
-            if not gap.size:
-                continue
-            size, layer = float(gap.max()), int(first_head.layer)
-            if size > limit:
-                first = layer if first is None else min(first, layer)
-            if size > worst.size:
+            if gap.size:
                 row = int(np.unravel_index(int(gap.argmax()), gap.shape)[0])
-                worst = _Gap(size, (layer, int(first_head.head), a.index, a.queries[row]), None)
-    return replace(worst, first_layer=first)
+                gaps.append((float(gap.max()), (int(first_head.layer), int(first_head.head), a.index, a.queries[row])))
+    first = min((place[0] for size, place in gaps if size > limit), default=None)
+    return _Gap(*max(gaps, key=itemgetter(0)), first)

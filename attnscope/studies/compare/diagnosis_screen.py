@@ -16,18 +16,13 @@ def present_diagnosis(comparison: Comparison, diagnosis: Diagnosis, settings: Di
     yield GAP
     look: Look = "good" if diagnosis.agrees and not diagnosis.needed else "warning"
     yield paragraph((Span("diagnosis", "title"), Span("  "), *ours(_conclusion(comparison, diagnosis), look)))
-    if diagnosis.tried:
-        labels = [
-            ours("as given", "bold"),
-            *(ours(_NAMES.get(setting.name, setting.name)) for setting in diagnosis.tried),
-        ]
+    if tried := diagnosis.tried:
+        labels = [ours("as given", "bold"), *(ours(_NAMES.get(setting.name, setting.name)) for setting in tried)]
+        differences = [diagnosis.difference, *(setting.difference for setting in tried)]
         columns = [
-            Column("arrays", ["", *(setting.given for setting in diagnosis.tried)]),
-            Column("model", ["", *(setting.model for setting in diagnosis.tried)]),
-            Column(
-                "difference",
-                [_number(diagnosis.difference), *(_number(setting.difference) for setting in diagnosis.tried)],
-            ),
+            Column("arrays", ["", *(setting.given for setting in tried)]),
+            Column("model", ["", *(setting.model for setting in tried)]),
+            Column("difference", [_number(difference) for difference in differences]),
         ]
         yield Table("with the model's", columns, labels=labels)
         yield paragraph(ours("difference: the largest of a weight, with this setting alone from the model", "dim"))

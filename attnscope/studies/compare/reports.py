@@ -13,9 +13,10 @@ from attnscope.findings.run import STAGES, HeadReport, TextReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.tolerance import Judge, MatrixPair, Tolerance, layer_scale
+from attnscope.views.axes import format_positions
 
 _Array = np.ndarray[Any, np.dtype[Any]]
-_Side = tuple[TextReport, HeadReport]
+_NAMED = 5  # number of tokens or heads that a message names
 
 
 def compare_sides(
@@ -86,31 +87,37 @@ class _Text:
         return not self.a.queries or not self.b.queries
 
     @cached_property
-    def shared(self) -> "_Pairs":
+    def shared(self) -> "tuple[_Aligned, _Aligned]":
         """Tokens that both texts have; a tolerance judges only their cells."""
         tokens = align(self.a.tokens, self.b.tokens)
         self_attention = self.a.context is None and self.b.context is None
         return self._pairs(tokens, tokens if self_attention else align(self.a.sources, self.b.sources))
 
     @cached_property
-    def aligned(self) -> "_Pairs":
+    def aligned(self) -> "tuple[_Aligned, _Aligned]":
         """Shared tokens and, if texts may differ, tokens that replace each other."""
         if self.axis not in ("text", "report"):
             return self.shared
-        a, b, shared = self.a, self.b, self.shared
+        a, b = self.shared
+        tokens, sources = list(zip(a.tokens, b.tokens, strict=True)), list(zip(a.sources, b.sources, strict=True))
         return self._pairs(
-            pair_replaced(a.tokens, b.tokens, shared.tokens), pair_replaced(a.sources, b.sources, shared.sources)
+            pair_replaced(self.a.tokens, self.b.tokens, tokens), pair_replaced(self.a.sources, self.b.sources, sources)
         )
 
-    def _pairs(self, tokens: list[tuple[int, int]], sources: list[tuple[int, int]]) -> "_Pairs":
+    def _pairs(self, tokens: list[tuple[int, int]], sources: list[tuple[int, int]]) -> "tuple[_Aligned, _Aligned]":
         queries = _shown_in_both(tokens, self.a.queries, self.b.queries)
-        return _Pairs(tokens, sources, queries, _shown_in_both(sources, self.a.keys, self.b.keys))
+        keys = _shown_in_both(sources, self.a.keys, self.b.keys)
+        first, second = (
+            _Aligned(text, *([pair[n] for pair in pairs] for pairs in (tokens, sources, queries, keys)))
+            for n, text in enumerate((self.a, self.b))
+        )
+        return first, second
 
     def heads(self) -> list[tuple[HeadReport, HeadReport]]:
         """Return heads of the first side, each with its counterpart."""
         if self.axis in ("layer", "head") and len(self.a.heads) == len(self.b.heads):
             return list(zip(self.a.heads, self.b.heads, strict=True))
-        return [(head, _counterpart(head, self.b, self.labels[1])) for head in self.a.heads]
+        return [(head, _counterpart(head, self.b, self.labels[1], self.axis)) for head in self.a.heads]
 
     def changes(
         self, shown: Sequence[int] | None, stages: Sequence[str]
@@ -119,21 +126,15 @@ class _Text:
         scales: dict[tuple[str, int | str], float] = {}
         for x, y in self.heads():
             if self.maps:
-                yield x.layer, *pooled_change(self.number, (self.a, x), (self.b, y))
+                yield x.layer, *pooled_change(self.number, (self.a, self.b), (x, y))
                 continue
-            halves, pairs = self._halves(self.shared, x, y), []
+            pairs = []
             for stage in [s for s in STAGES if s in stages and s in x.stages and s in y.stages]:
                 if (stage, x.layer) not in scales:
                     of_layer = [h.stages[stage] for h in self.a.heads if h.layer == x.layer and stage in h.stages]
                     scales[stage, x.layer] = layer_scale(stage, of_layer)
-                pairs.append(_pair(stage, *halves, scales[stage, x.layer]))
-            yield x.layer, _head_change(self.number, *self._halves(self.aligned, x, y), pairs, shown), pairs
-
-    def _halves(self, pairs: "_Pairs", x: HeadReport, y: HeadReport) -> "tuple[_AlignedSide, _AlignedSide]":
-        first, second = (
-            [[pair[n] for pair in axis] for axis in (pairs.queries, pairs.keys, pairs.sources)] for n in (0, 1)
-        )
-        return _AlignedSide(self.a, x, *first), _AlignedSide(self.b, y, *second)
+                pairs.append(_pair(stage, self.shared, (x, y), scales[stage, x.layer]))
+            yield x.layer, _head_change(self.number, self.aligned, (x, y), pairs, shown), pairs
 
     def unmatched(self) -> list[str]:
         """Return descriptions of what has no counterpart, which fail at any tolerance.
@@ -148,26 +149,27 @@ class _Text:
 
     def _alone(self) -> Iterator[str]:
         for kind in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
-            for n, text in enumerate((self.a, self.b)):
-                spelled: Sequence[Token] = getattr(text, kind)
-                if alone := _without(spelled, [pair[n] for pair in getattr(self.shared, kind)]):
+            for label, side in zip(self.labels, self.shared, strict=True):
+                spelled: Sequence[Token] = getattr(side.text, kind)
+                if alone := _without(spelled, getattr(side, kind)):
                     few = ", ".join(f"{p} '{spell_piece(spelled, p)}'" for p in alone[:_NAMED])
                     more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
-                    yield f"only '{self.labels[n]}' has the tokens {few}{more}"
+                    yield f"only '{label}' has the tokens {few}{more}"
 
-    def _nothing(self, pairs: "_Pairs") -> str:
-        """Return why no cell of these pairs is compared; empty if any cell is."""
+    def _nothing(self, sides: "tuple[_Aligned, _Aligned]") -> str:
+        """Return why no cell is compared; empty if any cell is."""
         first_label, second_label = (f"'{label}'" for label in self.labels)
         if not self.a.heads:
             return f"{first_label} has no layer and head"
         if self.maps:
             return ""
-        of_kinds = ("query", pairs.tokens, pairs.queries), ("key", pairs.sources, pairs.keys)
-        for kind, matched, in_both in of_kinds:
+        first, second = sides
+        for kind, matched, in_both in (("query", first.tokens, first.queries), ("key", first.sources, first.keys)):
             if not matched:
                 return f"no {kind} token of {first_label} has a counterpart in {second_label}"
             if not in_both:
-                saved = [listed(text.queries if kind == "query" else text.keys) for text in (self.a, self.b)]
+                held = [side.text.queries if kind == "query" else side.text.keys for side in (first, second)]
+                saved = [format_positions(positions) or "none" for positions in held]
                 return f"{first_label} has {kind} {saved[0]}, {second_label} has {saved[1]}, and none correspond"
         return ""
 
@@ -184,25 +186,28 @@ class _Text:
         for n, label in enumerate(self.labels):
             if only := [stage for stage in STAGES if stage in stages[n] - stages[1 - n]]:
                 yield f"only '{label}' has {', '.join(only)}"
-        for text, label in ((self.a, self.labels[0]), (self.b, self.labels[1])):
-            if len(text.keys) < len(text.sources):
+        for label, side in zip(self.labels, self.aligned, strict=True):
+            if not side.whole:
+                keys = f"{len(side.text.keys)} of {len(side.text.sources)} keys"
                 yield (
-                    f"'{label}' has {len(text.keys)} of {len(text.sources)} keys: moved, JS, gains and losses need "
-                    f"whole rows and are not computed; save it without --key to get them"
+                    f"'{label}' has {keys}: moved, JS, gains and losses need whole rows and are not computed; save it "
+                    "without --key to get them"
                 )
-        for n, (text, label) in enumerate(((self.a, self.labels[0]), (self.b, self.labels[1]))):
-            there, shown = ({pair[n] for pair in pairs} for pairs in (self.aligned.tokens, self.aligned.queries))
-            if lost := [q for q in text.queries if q in there and q not in shown]:
-                yield f"only '{label}' has the rows of query {listed(lost)}"
+        for label, side in zip(self.labels, self.aligned, strict=True):
+            matched = set(side.tokens).difference(side.queries)
+            if lost := [query for query in side.text.queries if query in matched]:
+                yield f"only '{label}' has the rows of query {format_positions(lost)}"
         if any(not _same_ranking(x, y) for x, y in self.heads()):
             yield "contributors are ranked by different measures: gains and losses are not shown"
-        if self.aligned.sources != self.shared.sources:
+        if self.aligned[0].sources != self.shared[0].sources:
             yield "a token that replaces another token is compared with that token"
 
 
-def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange, list[MatrixPair]]:
+def pooled_change(
+    number: int, texts: tuple[TextReport, TextReport], heads: tuple[HeadReport, HeadReport]
+) -> tuple[HeadChange, list[MatrixPair]]:
     """Return the change between the maps and column masses of two heads of one text, and the maps."""
-    (first_text, a), (second_text, b) = first, second
+    (first_text, second_text), (a, b) = texts, heads
     if a.pooled is None or b.pooled is None or a.columns is None or b.columns is None:
         hint = f"select rows with {arg('query')}, or run both with {arg('pool')}"
         raise AttnscopeError("only one side has a map", where=str(a.ref), hint=hint)
@@ -224,33 +229,9 @@ def pooled_change(number: int, first: _Side, second: _Side) -> tuple[HeadChange,
     return change, [maps]
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Positions in both sides of the tokens that are compared."""
-
-    tokens: list[tuple[int, int]]
-    sources: list[tuple[int, int]]
-    queries: list[tuple[int, int]]  # whose rows both sides show
-    keys: list[tuple[int, int]]  # whose columns both sides show
-
-
-_NAMED = 5  # number of tokens or heads that a message names
-
-
 def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
     there = set(matched)
     return [position for position in range(len(tokens)) if position not in there]
-
-
-def listed(positions: Sequence[int]) -> str:
-    """Write positions as runs, such as `0–4, 7`."""
-    runs: list[list[int]] = []
-    for position in positions:
-        if runs and position == runs[-1][1] + 1:
-            runs[-1][1] = position
-        else:
-            runs.append([position, position])
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs) or "none"
 
 
 def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
@@ -258,12 +239,14 @@ def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[
     return [(i, j) for i, j in pairs if i in here and j in there]
 
 
-def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
+def _counterpart(head: HeadReport, text: TextReport, label: str, axis: str) -> HeadReport:
     for other in text.heads:
         if other.ref == head.ref:
             return other
     there = [str(other.ref) for other in text.heads]
-    hint = "compare reports of the same layers and heads"
+    hint = f"compare {'reports' if axis == 'report' else 'sides'} of the same layers and heads"
+    if axis in ("layer", "head"):
+        hint = f"name as many {axis}s with every {arg(axis)}"
     if head.chosen and text.heads and text.heads[0].chosen:
         hint = f"each side chose its own head; run one again with {arg('layer', head.layer)} {arg('head', head.head)}"
     message = f"{head.ref} is not in '{label}', which has {', '.join(there[:_NAMED]) or 'no head'}"
@@ -271,14 +254,14 @@ def _counterpart(head: HeadReport, text: TextReport, label: str) -> HeadReport:
 
 
 @dataclass(frozen=True)
-class _AlignedSide:
-    """One side of a comparison, aligned with the other: positions of what has a counterpart."""
+class _Aligned:
+    """A text of one side, aligned with that of the other: positions of what has a counterpart."""
 
     text: TextReport
-    head: HeadReport
-    queries: list[int]  # of rows
-    keys: list[int]  # of columns
-    sources: list[int]  # of all sources, shown or not
+    tokens: list[int]
+    sources: list[int]
+    queries: list[int]  # tokens whose rows both sides show
+    keys: list[int]  # sources whose columns both sides show
 
     @property
     def whole(self) -> bool:
@@ -286,58 +269,46 @@ class _AlignedSide:
         return len(self.text.keys) == len(self.text.sources)
 
     @cached_property
-    def at(self) -> list[int]:
-        """Row numbers of the aligned queries in the report's matrices."""
+    def rows(self) -> list[int]:
+        """Row numbers of the queries in the report's matrices."""
         return _index_of(self.queries, self.text.queries)
 
     @cached_property
     def columns(self) -> list[int]:
-        """Column numbers of the aligned keys in the report's matrices."""
+        """Column numbers of the keys in the report's matrices."""
         return _index_of(self.keys, self.text.keys)
-
-    @cached_property
-    def weights(self) -> _Array:
-        """Weights of the aligned queries over every key of the report, (queries, keys), float64."""
-        if "weights" not in self.head.stages:
-            hint = f"save it with {arg('stages', ('scores', 'masked', 'weights'))}"
-            raise AttnscopeError("the report has no weights", where=str(self.head.ref), hint=hint)
-        return self.head.stages["weights"][self.at].astype(np.float64)
 
     @cached_property
     def own_keys(self) -> list[int]:
         """Positions of the sources without a counterpart."""
         return _without(self.text.sources, self.sources)
 
-    @cached_property
-    def own(self) -> _Array:
-        """Weights of the aligned queries on the keys without a counterpart, (queries, own keys)."""
-        return self.weights[:, _index_of(self.own_keys, self.text.keys)]
+    def weights(self, head: HeadReport) -> _Array:
+        """Return the weights of the queries over every key of the report, (queries, keys), float64."""
+        if "weights" not in head.stages:
+            hint = f"save it with {arg('stages', ('scores', 'masked', 'weights'))}"
+            raise AttnscopeError("the report has no weights", where=str(head.ref), hint=hint)
+        return head.stages["weights"][self.rows].astype(np.float64)
 
-    @property
-    def sink(self) -> _Array:
-        """Weight of the aligned queries on the head's sink, (queries, 1); 0 for a head without one."""
-        sink = self.head.rows.sink
-        return (np.zeros(len(self.at)) if sink is None else sink[self.at].astype(np.float64))[:, None]
+    def sink(self, head: HeadReport) -> _Array:
+        """Return the weight of the queries on the head's sink, (queries, 1); 0 for a head without one."""
+        sink = head.rows.sink
+        return (np.zeros(len(self.rows)) if sink is None else sink[self.rows].astype(np.float64))[:, None]
 
-    @property
-    def outside(self) -> _Array:
-        """Weight of the aligned queries on keys that are not saved, (queries,)."""
-        saved = self.weights.sum(-1)
-        return np.where(np.isnan(saved), np.nan, 0.0 if self.whole else np.maximum(1 - self.sink[:, 0] - saved, 0))
+    def outside(self, head: HeadReport) -> _Array:
+        """Return the weight of the queries on keys that are not saved, (queries,)."""
+        saved = self.weights(head).sum(-1)
+        missing = 0.0 if self.whole else np.maximum(1 - self.sink(head)[:, 0] - saved, 0)
+        return np.where(np.isnan(saved), np.nan, missing)
 
-    @property
-    def future(self) -> _Array:
-        """Weight on keys after the query, (queries,); NaN unless all of them are saved."""
+    def future(self, head: HeadReport) -> _Array:
+        """Return the weight on keys after the query, (queries,); NaN unless all of them are saved."""
         queries = np.array(self.queries, dtype=np.int64)
         if self.text.context is not None:
             return np.full(len(queries), np.nan)
         after = np.array(self.text.keys)[None] > queries[:, None]
         last_missing = max(set(range(len(self.text.sources))).difference(self.text.keys), default=-1)
-        return np.where(last_missing > queries, np.nan, (self.weights * after).sum(-1))
-
-    def top(self, ranks: int) -> list[list[int]]:
-        """Return positions of the strongest contributors of each aligned query, strongest first."""
-        return [[int(k) for k in row if k >= 0] for row in self.head.top.keys[self.at, :ranks]]
+        return np.where(last_missing > queries, np.nan, (self.weights(head) * after).sum(-1))
 
 
 def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
@@ -348,49 +319,52 @@ def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
 
 def _head_change(
     number: int,
-    first_side: _AlignedSide,
-    other: _AlignedSide,
+    sides: tuple[_Aligned, _Aligned],
+    heads: tuple[HeadReport, HeadReport],
     pairs: Sequence[MatrixPair],
     shown_keys: Sequence[int] | None,
 ) -> HeadChange:
-    wanted = set(first_side.keys if shown_keys is None else shown_keys)
-    shown = [n for n, key in enumerate(first_side.keys) if key in wanted]
-    moved = other.weights[:, other.columns] - first_side.weights[:, first_side.columns]  # over aligned keys
-    partial = None
-    if first_side.whole and other.whole:
+    both, (first, second) = list(zip(sides, heads, strict=True)), sides
+    wanted = set(first.keys if shown_keys is None else shown_keys)
+    shown = [n for n, key in enumerate(first.keys) if key in wanted]
+    weights = [side.weights(head) for side, head in both]
+    before, after = (matrix[:, side.columns] for matrix, side in zip(weights, sides, strict=True))
+    moved, partial = after - before, None  # over aligned keys
+    if first.whole and second.whole:
         # the same outcomes on both sides: aligned keys, the first side's own, the second's own, and the sink
-        p = np.hstack(
-            [first_side.weights[:, first_side.columns], first_side.own, np.zeros_like(other.own), first_side.sink]
-        )
-        q = np.hstack([other.weights[:, other.columns], np.zeros_like(first_side.own), other.own, other.sink])
+        own, other = (matrix[:, side.own_keys] for matrix, side in zip(weights, sides, strict=True))
+        sinks = [side.sink(head) for side, head in both]
+        p = np.hstack([before, own, np.zeros_like(other), sinks[0]])
+        q = np.hstack([after, np.zeros_like(own), other, sinks[1]])
         apart, divergence = 0.5 * np.abs(q - p).sum(-1), jensen_shannon(p, q)
-        gained, gain = _largest(np.hstack([moved, other.own]), other.keys + other.own_keys)
-        lost, loss = _largest(np.hstack([-moved, first_side.own]), first_side.keys + first_side.own_keys)
+        gained, gain = _largest(np.hstack([moved, other]), second.keys + second.own_keys)
+        lost, loss = _largest(np.hstack([-moved, own]), first.keys + first.own_keys)
     else:
-        apart = divergence = gain = loss = np.full(len(first_side.queries), np.nan)
-        gained = lost = [-1] * len(first_side.queries)
-        saved = len(first_side.text.keys), len(other.text.keys)
-        of = len(first_side.text.sources), len(other.text.sources)
-        partial = Partial(saved, of, np.array([first_side.outside, other.outside], dtype=np.float32))
+        apart = divergence = gain = loss = np.full(len(first.queries), np.nan)
+        gained = lost = [-1] * len(first.queries)
+        saved = len(first.text.keys), len(second.text.keys)
+        of = len(first.text.sources), len(second.text.sources)
+        partial = Partial(saved, of, np.array([side.outside(head) for side, head in both], dtype=np.float32))
+    entered, left = (_entered(both[n], both[1 - n]) for n in (0, 1))
     return HeadChange(
         text=number,
-        first=first_side.head.ref,
-        second=other.head.ref,
-        queries=list(zip(first_side.queries, other.queries, strict=True)),
-        keys=[(first_side.keys[n], other.keys[n]) for n in shown],
-        only_first=first_side.own_keys,
-        only_second=other.own_keys,
+        first=heads[0].ref,
+        second=heads[1].ref,
+        queries=list(zip(first.queries, second.queries, strict=True)),
+        keys=[(first.keys[n], second.keys[n]) for n in shown],
+        only_first=first.own_keys,
+        only_second=second.own_keys,
         difference=moved[:, shown].astype(np.float32),
         total_variation=apart.astype(np.float32),
         jensen_shannon=divergence.astype(np.float32),
-        future=np.array([first_side.future, other.future], dtype=np.float32),
-        entropy=np.array([half.head.rows.entropy[half.at] for half in (first_side, other)]),
+        future=np.array([side.future(head) for side, head in both], dtype=np.float32),
+        entropy=np.array([head.rows.entropy[side.rows] for side, head in both]),
         gained=gained,
         gain=gain.astype(np.float32),
         lost=lost,
         loss=loss.astype(np.float32),
-        entered=_entered(first_side, other),
-        left=_entered(other, first_side),
+        entered=entered,
+        left=left,
         worst=[pair.worst() for pair in pairs],
         partial=partial,
     )
@@ -426,22 +400,26 @@ def _same_ranking(first: HeadReport, second: HeadReport) -> bool:
     return (first.top.by, first.top.left_out) == (second.top.by, second.top.left_out)
 
 
-def _entered(before: _AlignedSide, after: _AlignedSide) -> list[list[int]]:
-    """Return, for every row, the top contributors of one side that are not among the other side's."""
-    if not _same_ranking(before.head, after.head):
-        return [[] for _ in after.queries]
-    ranks = min(half.head.top.keys.shape[1] for half in (before, after))
-    there = dict(zip(before.sources, after.sources, strict=True))
-    carried = [{there[p] for p in row if p in there} for row in before.top(ranks)]
-    return [[p for p in row if p not in old] for row, old in zip(after.top(ranks), carried, strict=True)]
+def _entered(before: tuple[_Aligned, HeadReport], after: tuple[_Aligned, HeadReport]) -> list[list[int]]:
+    """Return, for every row, the top contributors of one side that are not among the other side's, strongest first."""
+    (first, x), (second, y) = before, after
+    if not _same_ranking(x, y):
+        return [[] for _ in second.queries]
+    ranks, there = min(x.top.keys.shape[1], y.top.keys.shape[1]), dict(zip(first.sources, second.sources, strict=True))
+    old, new = (head.top.keys[side.rows, :ranks].tolist() for side, head in (before, after))
+    return [
+        [key for key in row if key >= 0 and key not in carried]
+        for row, carried in zip(new, ({there.get(key) for key in row} for row in old), strict=True)
+    ]
 
 
-def _pair(stage: str, first_side: _AlignedSide, second_side: _AlignedSide, scale: float) -> MatrixPair:
-    a, b = (half.head.stages[stage][half.at].astype(np.float64) for half in (first_side, second_side))
+def _pair(
+    stage: str, sides: tuple[_Aligned, _Aligned], heads: tuple[HeadReport, HeadReport], scale: float
+) -> MatrixPair:
+    a, b = (head.stages[stage][side.rows].astype(np.float64) for side, head in zip(sides, heads, strict=True))
+    first, second = sides
     if stage != "output":
-        return MatrixPair(
-            stage, a[:, first_side.columns], b[:, second_side.columns], first_side.queries, first_side.keys, scale
-        )
+        return MatrixPair(stage, a[:, first.columns], b[:, second.columns], first.queries, first.keys, scale)
     if a.shape != b.shape:
-        raise AttnscopeError("the values are of different widths", where=f"{first_side.head.ref}: output")
-    return MatrixPair(stage, a, b, first_side.queries, range(a.shape[1]), scale)
+        raise AttnscopeError("the values are of different widths", where=f"{heads[0].ref}: output")
+    return MatrixPair(stage, a, b, first.queries, range(a.shape[1]), scale)

@@ -1,12 +1,11 @@
 """What changes in one query's row as a list: a line for each key, with both sides' weights and their difference."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from attnscope.studies.run.row_list import LISTED
-from attnscope.views.parts import Column, Panel, Table, Text, ViewPart, paragraph
+from attnscope.studies.run.row_list import LISTED, row_table, small
+from attnscope.views.parts import Column, Panel, ViewPart
 from attnscope.views.spans import Span, ours
 
 
@@ -32,41 +31,25 @@ def row_changes(
         order = np.argsort(-np.abs(change), kind="stable")[:LISTED]
         listed = order[np.abs(change[order]) >= difference.digits.least].tolist()
     omitted = np.delete(np.arange(change.size), listed).tolist()
+    bars = change[listed].tolist() + [float(change[omitted].sum())] * bool(omitted)
     shown = []
     for n, panel in enumerate(sides):
         at = {position: index for index, position in enumerate(panel.columns.positions)}
-        keys = [pair[n] for pair in columns]
-        cells = ["" if (key := keys[i]) is None else panel.texts[0][at[key]] for i in listed]
+        places = [None if (key := pair[n]) is None else at[key] for pair in columns]
+        cells = ["" if (place := places[i]) is None else panel.texts[0][place] for i in listed]
         if omitted:
-            known = [at[key] for i in omitted if (key := keys[i]) is not None]
+            known = [place for i in omitted if (place := places[i]) is not None]
             cells.append(panel.digits.text(float(panel.matrix[0][known].sum(dtype=np.float64))))
         shown.append(Column(panel.title, cells))
-    cells = [difference.texts[0][i] for i in listed]
-    bars = [*change[listed]]
-    if omitted:
-        bars.append(change[omitted].sum())
-        cells.append(difference.digits.text(float(bars[-1])))
+    cells = [difference.texts[0][i] for i in listed] + [difference.digits.text(bars[-1])] * bool(omitted)
     shown.append(Column("difference", cells))
+    first, second = map(small, sides)
+    formulas = [(*panel.title, *ours(": weights"), *small(panel)) for panel in sides]
+    formulas = [(*ours("weights"), *first)] if first == second else formulas
+    own = () if small(difference) == first else small(difference)
+    bar = ours("; the longest bar is the largest difference")
+    formulas.append((Span("difference: "), *difference.title, *own, *bar))
     largest = max(map(abs, bars)) or 1.0
-    title = (Span("row", "bold"), Span(f" {difference.rows.number(0)} "), difference.rows.names[0])
-    which = f"  the {len(listed)} keys whose weight changes most; {show_all} lists all" if omitted else ""
-    yield paragraph((*title, Span(which, "dim")))
-    formulas = [(*panel.title, *ours(f": weights{_small(panel)}")) for panel in sides]
-    if _small(sides[0]) == _small(sides[1]):
-        formulas = [ours(f"weights{_small(sides[0])}")]
-    own = _small(difference) if _small(difference) != _small(sides[0]) else ""
-    bar = ours(f"{own}; the longest bar is the largest difference")
-    formulas.append((Span("difference: "), *difference.title, *bar))
-    yield Text([tuple(replace(span, look="dim") for span in line) for line in formulas], " │ ", remark=True)
-    yield Table(
-        difference.columns.kind,
-        shown,
-        keys=difference.columns.select(listed),
-        labels=[ours(f"{len(omitted):,} others", "dim")] if omitted else (),
-        bars=[float(bar / largest) for bar in bars],
-        spelled=True,
-    )
-
-
-def _small(panel: Panel) -> str:
-    return f"; {panel.small}" if panel.small else ""
+    which = f"the {len(listed)} keys whose weight changes most; {show_all} lists all"
+    keys, shares = difference.columns.select(listed), [bar / largest for bar in bars]
+    yield from row_table(difference.rows, keys, shown, shares, formulas, len(omitted), which)

@@ -22,9 +22,10 @@ from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSe
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, inspect
 from attnscope.run.text_plan import divide_text
 from attnscope.studies.compare.alignment import align, pair_replaced
-from attnscope.studies.compare.reports import compare_sides, listed
+from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.compare.tolerance import Tolerance
 from attnscope.studies.screens.header import counted
+from attnscope.views.axes import format_positions
 
 if TYPE_CHECKING:
     from attnscope.studies.run.every_head import RoleRecorders
@@ -68,7 +69,7 @@ def compare_runs(
         runs, unmatched = _with_every_head(runs, selected, session)
     columns, typed = None, any(selection is not None for selection in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
-        runs, columns = _found_in_either([label for label, _ in runs], [run for _, run in runs], key, session)
+        runs, columns = _found_in_either(runs, key, session)
     leader, reports = _reference_side(axis, [run for _, run in runs], session)
     recorders = dict(enumerate(of_side.recorders for of_side in roles))
     if leader not in reports:
@@ -106,27 +107,28 @@ def _with_every_head(
         for size, count in zip(sizes, counts, strict=True)
         if any(count[name] != counts[0][name] for name in left)
     ]
-    shared = {name: IndexSelection(ranges=((0, min(count[name] for count in counts) - 1),)) for name in left}
+    every = dict.fromkeys(left, ALL)
     given = [set(layers) for layers in (session.source(run).layers for _, run in runs) if layers is not None]
-    if given and "layer" in left:  # arrays need not have every layer
-        there = set.intersection(*given) & set(range(min(count["layer"] for count in counts)))
-        if not there:
-            raise UsageError("the sides have no layer in common", where=arg("layer"))
-        both = shared | {"layer": IndexSelection.of(sorted(there))}
-        return [(label, replace(run, **both)) for label, run in runs], unmatched
-    every = shared if unmatched else dict.fromkeys(left, ALL)
+    if unmatched or (given and "layer" in left):
+        shared = {name: range(min(count[name] for count in counts)) for name in left}
+        every = {name: IndexSelection(ranges=((0, numbers[-1]),)) for name, numbers in shared.items()}
+        if given and "layer" in left:  # arrays need not have every layer
+            there = set.intersection(*given, set(shared["layer"]))
+            if not there:
+                raise UsageError("the sides have no layer in common", where=arg("layer"))
+            every["layer"] = IndexSelection.of(sorted(there))
     return [(label, replace(run, **every)) for label, run in runs], unmatched
 
 
 def _found_in_either(
-    labels: Sequence[str], runs: Sequence[RunConfig], key: PositionSelection | None, session: Session
+    runs: Sequence[tuple[str, RunConfig]], key: PositionSelection | None, session: Session
 ) -> tuple[list[tuple[str, RunConfig]], list[int] | None]:
     """Find the words of `--query` and `--key` in any text; a word of one text stands for its counterpart in the others.
 
     Return the runs, with the positions of their rows, and the columns of the first that the difference has, None for
     all.
     """
-    opened = [session.open(run) for run in runs]
+    opened = [session.open(run) for _, run in runs]
     texts = [run.texts[0] for _, run in opened]
     tokens = [
         tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=text.adds_special)[0]
@@ -154,19 +156,14 @@ def _found_in_either(
             raise UsageError(f"'{named}' has no counterpart in another text", where=option)
         return [sorted(numbers) for numbers in (first, *other_positions)]
 
-    changed = list(runs)
-    if runs[0].query is not None:
-        rows = positions(runs[0].query, arg("query"))
-        changed = [
-            replace(run, query=PositionSelection.of(positions)) for run, positions in zip(runs, rows, strict=True)
-        ]
-    if key is None or texts[0].context is not None:
-        return list(zip(labels, changed, strict=True)), None
-    columns = positions(key, arg("key"))
-    changed = [
-        replace(run, auto_key=PositionSelection.of(positions)) for run, positions in zip(changed, columns, strict=True)
-    ]
-    return list(zip(labels, changed, strict=True)), columns[0]
+    changes, columns = [dict[str, PositionSelection]() for _ in runs], None
+    for field, named in (("query", runs[0][1].query), ("auto_key", None if texts[0].context is not None else key)):
+        if named is not None:
+            of_sides = positions(named, arg(field.removeprefix("auto_")))
+            columns = of_sides[0] if field == "auto_key" else None
+            for change, numbers in zip(changes, of_sides, strict=True):
+                change[field] = PositionSelection.of(numbers)
+    return [(label, replace(run, **change)) for (label, run), change in zip(runs, changes, strict=True)], columns
 
 
 def _labels(axis: str, values: Sequence[str]) -> list[str]:
@@ -334,8 +331,8 @@ def _picked(
 
 def _check_saved(wanted: Sequence[int], saved: Sequence[int], what: str, name: str) -> None:
     if missing := [position for position in wanted if position not in saved]:
-        message = f"'{name}' has no {what} {listed(missing)}"
-        raise UsageError(message, where=arg(what), hint=f"it has {listed(saved)}")
+        message = f"'{name}' has no {what} {format_positions(missing)}"
+        raise UsageError(message, where=arg(what), hint=f"it has {format_positions(saved) or 'none'}")
 
 
 def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:

@@ -1,6 +1,7 @@
 """A Comparison: both sides' weights, their difference, and what moved per token."""
 
 import re
+from bisect import bisect
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ import numpy as np
 from msgspec.structs import replace as struct_replace
 
 from attnscope.findings.arrays import Matrix
+from attnscope.findings.axes import take
 from attnscope.findings.compare import MODELS, Change, Comparison, HeadChange, Side
 from attnscope.findings.provenance import Provenance
 from attnscope.findings.run import HeadReport, TextReport
@@ -27,6 +29,7 @@ from attnscope.studies.screens.header import (
     describe_mask,
     describe_used,
     more_options,
+    named_tokens,
     notes,
     own_mask_name,
     random_weights_of,
@@ -236,19 +239,16 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
     line = labels if comparison.axis in _SAID_BY_SIDES else (Span(f"{comparison.axis}: "), *labels)
+    lines = [("compare", line)]
     used = {side.report.mask.what_if for side in comparison.sides} - {None}
-    other_sides = []
     if comparison.axis not in ("mask", "hide"):
-        other_sides = [
-            side for side in comparison.sides[1:] if describe_used(side.report.mask) != describe_used(first.mask)
-        ]
+        for side in comparison.sides[1:]:
+            mask, own = side.report.mask, own_mask_name(side.report.provenance)
+            if describe_used(mask) != describe_used(first.mask):
+                lines.append(("mask", (*untrusted(side.label), Span(": "), *describe_mask(mask, own))))
     elif used and first.mask.what_if is None:
-        line += (Span(WHAT_IF.get(str(used.pop()), "")),)
-    masks = [
-        (*untrusted(side.label), Span(": "), *describe_mask(side.report.mask, own_mask_name(side.report.provenance)))
-        for side in other_sides
-    ]
-    yield Facts([("compare", line), *(("mask", mask) for mask in masks)])
+        lines = [("compare", (*line, Span(WHAT_IF.get(str(used.pop()), ""))))]
+    yield Facts(lines)
     yield notes(_other_notes(comparison))
     for several in zip(*(side.report.texts for side in shown), strict=True):
         written = [text.text for text in several]
@@ -344,7 +344,7 @@ class _ShownHead:
         shown, left_out = self, dict[str, tuple[str, int, int]]()
         if "query" in few:
             rows = _largest(np.abs(self._differences(columns)).sum(1), FEW)
-            shown = replace(self, head=_at_rows(self.head, rows))
+            shown = replace(self, head=take(self.head, "query", rows))
             option = self.settings.named("--query", "query")
             left_out[option] = "rows", len(rows), len(self.head.queries)
         if "key" in few:
@@ -397,13 +397,11 @@ class _ShownHead:
 
     def _weights(self, side: int, columns: "Columns") -> Panel:
         """Return the weights of one side over the aligned tokens and its tokens without a counterpart."""
-        text, report = self.reports[side], self.heads[side]
-        queries, keys = [pair[side] for pair in self.head.queries], [c[side] for c in columns]
-        known = sorted(key for key in keys if key is not None)
-        at = [text.queries.index(q) for q in queries]
-        matrix = report.stages["weights"][at][:, [text.keys.index(k) for k in known]]
-        masked = [q in report.fully_masked for q in queries]
-        axes = self._rows(side), token_axis(source_kind(text), text.sources, known)
+        text, fully_masked = self.reports[side], self.heads[side].fully_masked
+        keys = sorted(key for column in columns if (key := column[side]) is not None)
+        matrix = self._on_keys(side, keys)
+        masked = [pair[side] in fully_masked for pair in self.head.queries]
+        axes = self._rows(side), token_axis(source_kind(text), text.sources, keys)
         caption, label = ours("weights"), untrusted(self.sides[side].label)
         pictured = (*caption, *ours(f"; {NOT_ALLOWED} is exactly zero")) if (matrix == 0).any() else caption
         return matrix_panel(matrix, masked, axes, label, caption, self.settings, pictured=pictured)
@@ -417,22 +415,17 @@ class _ShownHead:
         axes, name, matrix = (self._rows(), axis), "difference", self._differences(columns)
         return matrix_panel(matrix, masked, axes, labels, ours(name), self.settings, name=name)
 
+    def _on_keys(self, side: int, keys: Sequence[int | None]) -> Matrix:
+        """Return the weights of the aligned queries on keys of a side; 0 for a missing one."""
+        text = self.reports[side]
+        rows = self.heads[side].stages["weights"][[text.queries.index(pair[side]) for pair in self.head.queries]]
+        padded = np.column_stack((rows, np.zeros(len(rows), dtype=np.float32)))
+        return padded[:, [-1 if key is None else text.keys.index(key) for key in keys]]
+
     def _differences(self, columns: "Columns") -> Matrix:
         """Return the second side's weights minus the first's; a missing column has weight 0."""
-        head = self.head
-        matrix = np.zeros((len(head.queries), len(columns)), dtype=np.float32)
-        paired = {pair: n for n, pair in enumerate(head.keys)}
-        for n, column in enumerate(columns):
-            if column in paired:
-                matrix[:, n] = head.difference[:, paired[column]]
-                continue
-            for side, position in enumerate(column):
-                if position is not None:
-                    text = self.reports[side]
-                    rows = self.heads[side].stages["weights"][:, text.keys.index(position)]
-                    alone = rows[[text.queries.index(pair[side]) for pair in head.queries]]
-                    matrix[:, n] = alone if side else -alone
-        return matrix
+        first, second = (self._on_keys(n, [column[n] for column in columns]).astype(np.float64) for n in range(2))
+        return (second - first).astype(np.float32)
 
     def _moves(self) -> Iterator[ViewPart]:
         """Present how much weight moved for each token, from where to where, and which contributors are new."""
@@ -486,24 +479,13 @@ class _ShownHead:
                 for position in positions
                 if top.by != "weight" or float(top.weight[row][top.keys[row] == position].max()) >= LITTLE
             ]
-            cells.append(_tokens(text.sources, listed))
+            cells.append(named_tokens(text.sources, listed, " · "))
         return [self._name(pair), *reversed(cells)] if any(cells) else []
 
 
 def _largest(values: Matrix, count: int) -> list[int]:
     """Return the indices of the largest values, in ascending order; a masked row's NaN is smallest."""
     return sorted(int(n) for n in np.argsort(-np.nan_to_num(values, nan=-1.0), kind="stable")[:count])
-
-
-def _at_rows(head: HeadChange, rows: list[int]) -> HeadChange:
-    of_rows = ("difference", "total_variation", "jensen_shannon", "gain", "loss")
-    lists = ("queries", "gained", "lost", "entered", "left")
-    changed: dict[str, object] = {name: getattr(head, name)[rows] for name in of_rows}
-    changed |= {name: [getattr(head, name)[row] for row in rows] for name in lists}
-    changed |= {name: getattr(head, name)[:, rows] for name in ("future", "entropy")}
-    if head.partial is not None:
-        changed["partial"] = struct_replace(head.partial, outside=head.partial.outside[:, rows])
-    return struct_replace(head, **changed)
 
 
 def _moved_sources(sources: Sequence[Token], head: HeadChange, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
@@ -532,16 +514,17 @@ def shown_columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
     gain or lose has moved, too.
     """
     columns: Columns = list(head.keys)
-    first_report, second_report = reports
-    if head.partial is None and len(head.keys) + len(head.only_first) == len(first_report.sources):
+    count = len(reports[0].sources)
+    if head.partial is None and len(head.keys) + len(head.only_first) == count:
         columns += [(i, None) for i in head.only_first] + [(None, j) for j in head.only_second]
-        following = [len(first_report.sources)] * (
-            len(second_report.sources) + 1
-        )  # of each of the second side's keys: the next shared
-        paired = {j: i for i, j in head.keys}
-        for j in reversed(range(len(second_report.sources))):
-            following[j] = paired.get(j, following[j + 1])
-        columns.sort(key=lambda c: (c[0], 0, 0) if c[0] is not None else (following[c[1] or 0], -1, c[1] or 0))
+        firsts, seconds = [*(i for i, _ in head.keys), count], [j for _, j in head.keys]
+
+        def place(column: tuple[int | None, int | None]) -> tuple[int, int, int]:
+            i, j = column[0], column[1] or 0
+            # a token of the second side alone is before the next shared one
+            return (firsts[bisect(seconds, j)], -1, j) if i is None else (i, 0, 0)
+
+        columns.sort(key=place)
     return columns
 
 
@@ -599,20 +582,6 @@ def _is_visible(head: HeadChange) -> bool:
 
 
 def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> Spans:
-    amount_text = f"{amount:.2f}"
-    return (
-        ()
-        if position < 0 or float(amount_text) == 0
-        else (Span(f"{sign}{amount_text} "), *_token(text.sources, position))
-    )
-
-
-def _token(tokens: Sequence[Token], position: int) -> Spans:
-    return Span(f"{position} "), token_span(tokens, position)
-
-
-def _tokens(tokens: Sequence[Token], positions: Sequence[int]) -> Spans:
-    listed: Spans = ()
-    for n, position in enumerate(positions):
-        listed += (*(ours(" · ") if n else ()), *_token(tokens, position))
-    return listed
+    if position < 0 or float(f"{amount:.2f}") == 0:
+        return ()
+    return Span(f"{sign}{amount:.2f} "), *named_tokens(text.sources, [position])

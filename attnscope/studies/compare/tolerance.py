@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,8 @@ class Judge:
     """Collect a tolerance's verdicts on all heads."""
 
     tolerance: Tolerance
-    _stages: dict[str, tuple[float, StageVerdict]] = field(default_factory=dict)
+    # by stage, the largest excess of every head with the verdict on its cells
+    _heads_of_stage: dict[str, list[tuple[float, StageVerdict]]] = field(default_factory=dict)
     _heads: set[HeadRef] = field(default_factory=set)
     _layers: set[int] = field(default_factory=set)
 
@@ -94,23 +96,19 @@ class Judge:
             if not pair.first.size:
                 continue
             excess = pair.excess(self.tolerance.relative)
-            most, old = self._stages.get(pair.stage, (-np.inf, None))
-            compared, beyond = (old.compared, old.beyond) if old else (0, 0)
-            too_far = int((excess > self.tolerance.absolute).sum())
-            compared, beyond = compared + excess.size, beyond + too_far
-            if too_far and isinstance(layer, int):
+            beyond, cell = int((excess > self.tolerance.absolute).sum()), pair.worst(self.tolerance.relative)
+            if beyond and isinstance(layer, int):
                 self._layers.add(layer)
-            if old is None or excess.max() > most:
-                most = float(excess.max())
-                cell = pair.worst(self.tolerance.relative)
-                verdict = StageVerdict(pair.stage, compared, beyond, side, text, *heads, cell, pair.scale)
-            else:
-                verdict = replace(old, compared=compared, beyond=beyond)
-            self._stages[pair.stage] = most, verdict
+            verdict = StageVerdict(pair.stage, excess.size, beyond, side, text, *heads, cell, pair.scale)
+            self._heads_of_stage.setdefault(pair.stage, []).append((float(excess.max()), verdict))
 
     def verdict(self, unmatched: Sequence[str], of_heads: int) -> Verdict:
         """Return the verdict on everything that was compared, and on what has no counterpart."""
-        stages = [verdict for _, verdict in self._stages.values()]
+        stages = []
+        for of_heads_seen in self._heads_of_stage.values():
+            _, worst = max(of_heads_seen, key=itemgetter(0))
+            sums = {name: sum(getattr(seen, name) for _, seen in of_heads_seen) for name in ("compared", "beyond")}
+            stages.append(replace(worst, **sums))
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
         tolerance, heads, first = self.tolerance, len(self._heads), min(self._layers, default=None)
         return Verdict(tolerance.absolute, tolerance.relative, passed, stages, list(unmatched), heads, of_heads, first)

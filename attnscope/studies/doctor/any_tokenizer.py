@@ -56,11 +56,8 @@ class AnyTokenizer:
         if not hasattr(tokenizer, "encode"):
             hint = "pass a tokenizer of transformers or a tokenizers.Tokenizer"
             raise UsageError(f"{type(tokenizer).__name__} is no tokenizer", where="tokenizer", hint=hint)
-        encoding = (
-            tokenizer.encode(*texts)
-            if special or not hasattr(tokenizer, "token_to_id")
-            else tokenizer.encode(*texts, add_special_tokens=False)
-        )
+        plain = {} if special or not hasattr(tokenizer, "token_to_id") else {"add_special_tokens": False}
+        encoding = tokenizer.encode(*texts, **plain)
         if hasattr(encoding, "ids"):
             return {"input_ids": [int(n) for n in encoding.ids], "token_type_ids": [int(n) for n in encoding.type_ids]}
         tokens = [token for token in encoding if special or not token.special]
@@ -75,11 +72,8 @@ class AnyTokenizer:
             for name in ("convert_ids_to_tokens", "id_to_token"):
                 if hasattr(tokenizer, name):
                     text = str(tokenizer.decode([number])) if hasattr(tokenizer, "decode") else ""
-                    return (
-                        text
-                        if text and "\N{REPLACEMENT CHARACTER}" not in text
-                        else str(getattr(tokenizer, name)(number))
-                    )
+                    readable = text and "\N{REPLACEMENT CHARACTER}" not in text
+                    return text if readable else str(getattr(tokenizer, name)(number))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError):
             pass
         return f"#{number}"

@@ -75,7 +75,7 @@ def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
             limits = {key: max(FLOOR, bounds.get(key, 0.0)) for key in gaps}
         worst = max(gaps, key=lambda key: gaps[key][0] / limits[key])
         (value, at), limit = gaps[worst], limits[worst]
-        token = Case(exam, batch, "", "").where(*at)
+        token = exam.place(batch, "", at)
         where = f"{case.backend} {worst}{token and ' ' + token}"
         if value <= limit:
             return ok(case.examined, value, limit, where=where)

@@ -6,7 +6,6 @@ others, whatever the content, the type of the numbers and the implementation. Ne
 returns, so kernels that return none are read as well.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any
@@ -26,24 +25,14 @@ NO_INTERFACE = "the model's attention does not run through the interface of tran
 
 
 @dataclass(frozen=True)
-class AttentionPlace:
-    """Backend, layer, head, row and tokens of an observation."""
-
-    backend: str
-    layer: str | None = None  # with its stack in an encoder-decoder
-    head: int | None = None  # None for all
-    row: int | None = None
-    token: int | None = None
-    key: int | None = None  # position of the key; None for none
-
-
-@dataclass(frozen=True)
 class Finding:
     """The worst observation of one kind."""
 
     value: float
     limit: float  # the largest value that is ok
-    place: AttentionPlace
+    layer: str  # with its stack in an encoder-decoder
+    index: tuple[int, ...]  # row of the batch, and positions of the query and, if there is one, of the key
+    head: int | None = None  # None for all
     cells: int = 0  # number of wrong pairs of a query and a key
     note: str = ""  # what it is
 
@@ -106,14 +95,11 @@ class Audit:
         fits = call.q.shape[2] == queries.ids.shape[1] and call.k.shape[2] == keys.ids.shape[1]
         return (queries, keys) if fits and call.q.ndim == 4 and len(call.q) == len(queries.ids) else None
 
-    def _place(self, call: BackendCall, index: Sequence[int] = (), head: int | None = None) -> AttentionPlace:
-        return AttentionPlace(self.backend, layer_name(call), head, *index[:3])
-
     def _measure(self, name: str, call: BackendCall, values: Tensor, limit: float) -> None:
         """Keep the largest value, (B, H, Q) or (B, H, Q, K)."""
         row, head, *tokens = _index(values)
         value = float(values[row, head, *tokens])
-        self._worst(self.findings, name, Finding(value, limit, self._place(call, (row, *tokens), head)))
+        self._worst(self.findings, name, Finding(value, limit, layer_name(call), (row, *tokens[:2]), head))
 
     def _scores(self, call: BackendCall, queries: ExaminedBatch, keys: ExaminedBatch) -> None:
         scores = (call.q.double() @ _wide(call.k, call.q).double().mT).abs()  # (B, H, Q, K)
@@ -216,8 +202,7 @@ class Audit:
             weights, value = leaks.float(), 0.0
         row, head, token = _index(weights.sum(-1))  # (B, H, Q)
         key = int(weights[row, head, token].argmax())
-        finding = Finding(value, 0.0, self._place(call, (row, token, key), head), int(cells.sum()))
-        self._worst(self.leaks, name, finding)
+        self._worst(self.leaks, name, Finding(value, 0.0, layer_name(call), (row, token, key), head, int(cells.sum())))
 
     def _hide(self, name: str, call: BackendCall, seen: Tensor, cells: Tensor) -> None:
         if not cells.any():
@@ -225,7 +210,7 @@ class Audit:
         row, token, key = cells.nonzero()[0].tolist()
         head = int((~seen[row, :, token, key]).nonzero()[0])
         count = int(cells.sum())
-        self._worst(self.hidden, name, Finding(float(count), 0.0, self._place(call, (row, token, key), head), count))
+        self._worst(self.hidden, name, Finding(float(count), 0.0, layer_name(call), (row, token, key), head, count))
 
     def _empty_rows(self, call: BackendCall, queries: ExaminedBatch, empty: Tensor) -> None:
         bad = ~call.output.isfinite().flatten(2).all(-1)  # (B, Q)
@@ -238,9 +223,8 @@ class Audit:
         if rows is empty:
             note = "tokens of a text that may attend to nothing"
         count = int(rows.sum())
-        self._worst(
-            self.leaks, "fully_masked", Finding(float(count), 0.0, self._place(call, (row, token)), count, note)
-        )
+        finding = Finding(float(count), 0.0, layer_name(call), (row, token), cells=count, note=note)
+        self._worst(self.leaks, "fully_masked", finding)
 
     def _numbers(self, call: BackendCall, queries: ExaminedBatch, seen: Tensor, uniform: Tensor) -> None:
         real = queries.real.to(seen.device)

@@ -32,21 +32,14 @@ def padding_is_eos(exam: Examination) -> list[Evidence]:
 def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
     """Check that the end token of every text is attended to, and trained."""
     eos, features = exam.subject.words.special.eos, exam.features if batch.name == "collated" else None
-    lost_labels, lost_mask, seen = list[int](), list[int](), 0
-    for row in range(len(batch.ids)):
-        ends = _end_of_row(batch, row, eos, features)
-        if ends is None:
-            continue
-        seen += 1
-        if batch.attended is not None and not bool(batch.attended[row, ends]):
-            lost_mask.append(row)
-        if batch.labels is not None and ends > 0:
-            trained, before = batch.labels[row, ends] != IGNORED, batch.labels[row, ends - 1] != IGNORED
-            if bool(before) and not bool(trained):
-                lost_labels.append(row)
-    if not seen:
+    rows = ((row, _end_of_row(batch, row, eos, features)) for row in range(len(batch.ids)))
+    ends = {row: end for row, end in rows if end is not None}
+    if not ends:
         yield unknown(batch.name, "no row ends with an end token that can be told from padding")
         return
+    trained = torch.zeros_like(batch.ids) if batch.labels is None else batch.labels != IGNORED
+    lost_mask = [row for row, end in ends.items() if batch.attended is not None and not batch.attended[row, end]]
+    lost_labels = [row for row, end in ends.items() if end > 0 and trained[row, end - 1] and not trained[row, end]]
     if lost_mask:
         reason = f"the attention_mask is 0 for the end token of {len(lost_mask)} texts"
         yield wrong(batch.name, len(lost_mask), 0, f"row {lost_mask[0]}", reason)

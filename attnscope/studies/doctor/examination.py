@@ -11,7 +11,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.findings.doctor import Evidence
 from attnscope.studies.check.rounding import FLOOR
 from attnscope.studies.doctor.any_tokenizer import ordinary_ids
-from attnscope.studies.doctor.audit import RUNS, AttentionPlace, Audit, Finding
+from attnscope.studies.doctor.audit import RUNS, Audit, Finding
 from attnscope.studies.doctor.batches import ExaminedBatch, probe
 from attnscope.studies.doctor.subject import Subject
 
@@ -148,20 +148,26 @@ class Examination:
         """Name a token of a batch: `row 0 token 3 'bank'`."""
         return f"row {row} token {token} {self.spell(int(batch.ids[row, token]))!r}"
 
-    def place(self, place: AttentionPlace, batch: ExaminedBatch) -> str:
-        """Name a place: backend, layer and head, row, tokens."""
-        named = [place.backend] if place.backend else []
-        if place.layer is not None:
-            named.append(place.layer + ("" if place.head is None else f"H{place.head}"))
-        ids = batch.ids
-        if place.layer is not None and place.layer.startswith("decoder") and (d := self.decoder_of(batch)) is not None:
-            ids = d.ids
-        if place.row is not None and place.row < len(ids):
-            if len(ids) > 1:
-                named.append(f"row {place.row}")
-            for what, token in (("token", place.token), ("key", place.key)):
-                if token is not None and token < ids.shape[1]:
-                    named.append(f"{what} {token} {self.spell(int(ids[place.row, token]))!r}")
+    def place(
+        self,
+        batch: ExaminedBatch,
+        backend: str,
+        index: Sequence[int],
+        layer: str | None = None,
+        head: int | None = None,
+    ) -> str:
+        """Name a place: backend, layer and head, row, tokens; `index` are a row, its query and key."""
+        named = [backend] if backend else []
+        ids, (row, *tokens) = batch.ids, index
+        if layer is not None:
+            named.append(layer + ("" if head is None else f"H{head}"))
+            if layer.startswith("decoder") and (decoder := self.decoder_of(batch)) is not None:
+                ids = decoder.ids
+        if row < len(ids):
+            named += [f"row {row}"] * (len(ids) > 1)
+            for what, token in zip(("token", "key"), tokens, strict=False):
+                if token < ids.shape[1]:
+                    named.append(f"{what} {token} {self.spell(int(ids[row, token]))!r}")
         return " ".join(named)
 
     def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
@@ -230,7 +236,7 @@ class Case:
 
     def where(self, row: int, token: int) -> str:
         """Name a token of the batch under the backend."""
-        return self.exam.place(AttentionPlace(self.backend, row=row, token=token), self.batch)
+        return self.exam.place(self.batch, self.backend, (row, token))
 
     def compare(
         self,
@@ -260,17 +266,21 @@ class Case:
         place = None
         if value > 0:
             row, token = (row, token) if at is None else (at[0], int(at[1][token]))
-            place = self.exam.place(AttentionPlace(self.backend, row=row, token=token), shown or self.batch)
+            place = self.exam.place(shown or self.batch, self.backend, (row, token))
         if value <= limit:
             return ok(self.examined, value, limit, where=place)
         if reason is not None and finite(value) is None:
             reason += ": some are not finite in one of the two"
         return wrong(self.examined, value, limit, place, reason)
 
+    def place(self, finding: Finding) -> str:
+        """Name the place of an audit's finding."""
+        return self.exam.place(self.batch, self.backend, finding.index, finding.layer, finding.head)
+
     def finding(self, finding: Finding, reason: str | None = None) -> Evidence:
         """Turn an audit's finding into evidence."""
         value, limit, cells = finding.value, finding.limit, finding.cells
-        place = self.exam.place(finding.place, self.batch) if value > 0 or cells else None
+        place = self.place(finding) if value > 0 or cells else None
         if value <= limit and not cells:
             return ok(self.examined, value, limit, where=place)
         if cells and not finding.note:
@@ -333,12 +343,10 @@ def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) 
 
     Where one of two numbers is not finite and the other is, the difference is infinite.
     """
-    output, reference = output.float(), reference.float()
-    gap = (output - reference).abs().amax(-1)  # (B, T)
-    if not bool(gap.isfinite().all()):
-        equal = (output == reference) | (output.isnan() & reference.isnan())
-        both = output.isfinite() & reference.isfinite()
-        gap = (output - reference).abs().masked_fill(~both, torch.inf).masked_fill(equal, 0.0).amax(-1)
+    output, reference = output.float(), reference.float()  # (B, T, D)
+    equal = (output == reference) | (output.isnan() & reference.isnan())
+    both = output.isfinite() & reference.isfinite()
+    gap = (output - reference).abs().masked_fill(~both, torch.inf).masked_fill(equal, 0.0).amax(-1)
     kept = torch.ones_like(gap, dtype=torch.bool) if rows is None else rows.to(gap.device).expand(gap.shape)
     if not kept.any():
         return 0.0, (0, 0)

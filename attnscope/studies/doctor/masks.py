@@ -1,6 +1,6 @@
 """Checks of which tokens a token sees: the future, neighbours in a pack, padding, windows, prefixes, 4-D masks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError
 from attnscope.engines.transformers.backends import separates_packs
 from attnscope.findings.doctor import Evidence
-from attnscope.studies.doctor.audit import NO_INTERFACE, AttentionPlace
+from attnscope.studies.doctor.audit import NO_INTERFACE
 from attnscope.studies.doctor.batches import ExaminedBatch, packed_probe
 from attnscope.studies.doctor.examination import (
     NO_PROBES,
@@ -150,9 +150,8 @@ def _neighbours_replaced(exam: Examination, batch: ExaminedBatch, backend: str, 
     documents = batch.documents
     assert documents is not None
     order = torch.full_like(documents, -1)  # number of every token's document within its row; -1 for padding
-    for row, numbers in enumerate(documents.tolist()):
-        known = {number: n for n, number in enumerate(dict.fromkeys(n for n in numbers if n >= 0))}
-        order[row] = torch.tensor([known.get(number, -1) for number in numbers])
+    for row, place in batch.document_places():
+        order[row, place] = order[row].max() + 1
 
     def measure(case: Case, turn: int) -> Evidence | str:
         replaced = (order % 2 == turn) & batch.real
@@ -241,13 +240,21 @@ def _packed_alone(case: Case) -> Evidence | str:
     turns = _neighbours_replaced(exam, batch, backend)
     if "packed_documents" in case.read().leaks or any(item.verdict != "ok" for item in turns):
         return "documents read each other, so that positions cannot be checked"
-    results = []
-    packed = case.output()
-    for row, place in batch.document_places():
-        text = exam.alone(batch.ids[row, place])
-        by_itself, reason = exam.output(text, backend), "outputs differ from the outputs of the document alone"
-        results.append(case.compare(packed[row : row + 1, place], by_itself, None, reason, base=text, at=(row, place)))
-    return max(results, key=badness, default="there is no document")
+    documents = [(row, place, exam.alone(batch.ids[row, place])) for row, place in batch.document_places()]
+    return _compared_alone(case, documents, "outputs differ from the outputs of the document alone")
+
+
+def _compared_alone(case: Case, texts: Iterable[tuple[int, Tensor, ExaminedBatch]], reason: str) -> Evidence:
+    """Compare texts of a batch, each in a row and its places, with the same texts alone; the worst decides."""
+    output = case.output()
+    results = [
+        case.compare(
+            output[row : row + 1, places.to(output.device)], case.exam.output(text, case.backend), None, reason,
+            base=text, at=(row, places),
+        )
+        for row, places, text in texts
+    ]  # fmt: skip
+    return max(results, key=badness)
 
 
 def padding(exam: Examination) -> list[Evidence]:
@@ -290,20 +297,13 @@ def padding(exam: Examination) -> list[Evidence]:
 def _like_alone(case: Case) -> Evidence | str:
     """Compare each text of a padded batch with the text alone."""
     exam, batch = case.exam, case.batch
-    results = []
     change = "padding" if batch.padding.any() else "the other rows of the batch"
-    padded = case.output()
-    for row in range(len(batch.ids)):
-        text = _text_alone(exam, batch, row)
-        by_itself = exam.output(text, case.backend)
-        places = batch.kept[row].nonzero()[:, 0]
-        if batch.given.get("decoder_input_ids") is not None:
-            places = torch.arange(padded.shape[1])
-        output = padded[row : row + 1, places.to(padded.device)]
-        results.append(
-            case.compare(output, by_itself, None, f"outputs change with {change}", base=text, at=(row, places))
-        )
-    return max(results, key=badness, default="there is no text")
+    decoder = batch.given.get("decoder_input_ids")
+    texts = []
+    for row, kept in enumerate(batch.kept):
+        places = kept.nonzero()[:, 0] if decoder is None else torch.arange(case.output().shape[1])
+        texts.append((row, places, _text_alone(exam, batch, row)))
+    return _compared_alone(case, texts, f"outputs change with {change}")
 
 
 def _text_alone(exam: Examination, batch: ExaminedBatch, row: int) -> ExaminedBatch:
@@ -352,7 +352,7 @@ def padding_mask(exam: Examination) -> list[Evidence]:
             evidence.append(ok(batch.name, effect.value, effect.limit, note))
             continue
         what = "there is no attention_mask" if batch.attended is None else "the attention_mask is 1"
-        note = f"{what} for {int(bare.sum())} padding tokens"
+        note = f"{what} for {int(bare.sum())} padding token{'s' * (int(bare.sum()) != 1)}"
         if effect is not None and effect.value is not None:
             changes = "do not change" if effect.verdict == "ok" else f"change by {effect.value:.2g}"
             note += f"; outputs of the texts {changes} with the right mask"
@@ -439,7 +439,7 @@ def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
         return ok(f"the mask of {batch.name}")
     row, token, key = cells.nonzero()[0].tolist()
     what = "hides a token of the prefix from another" if hidden.any() else "lets the prefix see later tokens"
-    where = exam.place(AttentionPlace("", row=row, token=token, key=key), batch)
+    where = exam.place(batch, "", (row, token, key))
     return wrong(f"the mask of {batch.name}", int(cells.sum()), 0, where, f"the mask {what}")
 
 
@@ -470,7 +470,7 @@ def window(exam: Examination) -> list[Evidence]:
         for wide, finding in ((True, audit.leaks.get("window")), (False, audit.hidden.get("window"))):
             if finding is not None:
                 what = f"a query sees {seen} keys" if wide else f"{finding.cells} keys within the window are hidden"
-                reason, place = f"{what}, and the window is {configured}", exam.place(finding.place, case.batch)
+                reason, place = f"{what}, and the window is {configured}", case.place(finding)
                 return wrong(case.examined, seen, configured, place, reason)
         if (why := audit.unread) is not None:
             return why
@@ -530,7 +530,7 @@ def _hidden_from_itself(exam: Examination, batch: ExaminedBatch) -> Iterator[Evi
     blind = batch.real & ~itself & batch.allowed.any(-1)
     if blind.any():
         row, token = blind.nonzero()[0].tolist()
-        where = exam.place(AttentionPlace("", row=row, token=token), batch)
+        where = exam.place(batch, "", (row, token))
         inverted = "; the mask is inverted" if bool(blind.equal(batch.real & batch.allowed.any(-1))) else ""
         reason = f"tokens may attend to other tokens, and not to themselves{inverted}"
         yield wrong(f"the mask of {batch.name}", int(blind.sum()), 0, where, reason)

@@ -71,17 +71,10 @@ def examine(
         config = getattr(model, "config", None)
         tokenizer = open_tokenizer(str(tokenizer), config.to_dict() if config is not None else {}).tokenizer
     subject = make_subject(model, tokenizer, call, kind)
-    _check_device(subject.device)
-    if call is None and subject.core is None and batch is None and collator is None:
-        hint = "pass batch=, and call= if the model is not called as model(**batch)"
-        raise UsageError(f"{type(model).__name__} is not of transformers", where="model", hint=hint)
-    for option, value in (("documents", documents), ("prefix", prefix)):
-        if value is not None and batch is None:
-            raise UsageError("describes a batch, and there is none", where=option, hint="pass batch=")
-    full_model = subject.model
+    _refuse(subject, batch, collator, documents=documents, prefix=prefix)
+    full_model, known = subject.model, list(texts or TEXTS)
     with with_settings_kept(full_model):
-        rows, drawn = _rows(subject, texts or TEXTS, longest_probe)
-        known = list(texts or TEXTS)
+        rows, drawn = _rows(subject, known, longest_probe)
         pad = subject.words.special.pad
         known_pad = pad if pad is not None and pad < (subject.vocab_size or pad + 1) else 0
         exam = Examination(
@@ -95,21 +88,7 @@ def examine(
             exam.batches.append(exam.with_decoder(read))
         if collator is not None:
             _collate(exam, collator)
-        checks = []
-        for number, check in enumerate(CHECKS):
-            if progress is not None:
-                progress("checking", number, len(CHECKS))
-            checks.append(_judge(check, exam))
-        checks = _unless_random(checks)
-        passed = all(check.verdict != "wrong" for check in checks)
-        for examined in exam.batches if passed else ():
-            # no check says why a batch runs under no implementation: nothing in it would be examined
-            errors = measured(exam, [examined], runs)
-            if len(errors) == len(exam.backends):
-                where = "collator" if examined.name == "collated" else "batch"
-                raise UsageError(str(errors[0].reason), where=where)
-        if progress is not None:
-            progress("checking", len(CHECKS), len(CHECKS))
+        checks = _verdicts(exam, progress or (lambda *_: None))
     remarks = [*notes, *([exam.collator_error] if exam.collator_error else [])]
     if drawn:
         remarks.append(
@@ -133,18 +112,45 @@ def examine(
         batches=[examined.facts() for examined in exam.batches],
         checks=checks,
         notes=remarks,
-        passed=passed,
+        passed=_passed(checks),
     )
 
 
-def _check_device(device: torch.device) -> None:
-    """Refuse a device that holds no numbers, or none in float64."""
+def _refuse(subject: Subject, batch: Any, collator: Any, **described: Any) -> None:
+    """Refuse a model that cannot be run or judged, and descriptions of a batch without one."""
+    device, kind = subject.device, type(subject.model).__name__
     if device.type == "meta":
         message = "the model has no weights: it is on the device 'meta'"
         raise UsageError(message, where="model", hint="load the weights first")
     if not has_float64(device):
         hint = f"use {arg('device', 'cpu')}, or move a model in memory there with model.to('cpu')"
         raise UsageError(f"numbers are judged in float64, which the device '{device}' lacks", hint=hint)
+    if subject.call is None and subject.core is None and batch is None and collator is None:
+        hint = "pass batch=, and call= if the model is not called as model(**batch)"
+        raise UsageError(f"{kind} is not of transformers", where="model", hint=hint)
+    for option, value in described.items():
+        if value is not None and batch is None:
+            raise UsageError("describes a batch, and there is none", where=option, hint="pass batch=")
+
+
+def _verdicts(exam: Examination, progress: OnProgress) -> list[DoctorCheck]:
+    """Judge every check; refuse a batch of which nothing was examined."""
+    checks = []
+    for number, check in enumerate(CHECKS):
+        progress("checking", number, len(CHECKS))
+        checks.append(_judge(check, exam))
+    checks = _unless_random(checks)
+    for batch in exam.batches if _passed(checks) else ():
+        # no check says why a batch runs under no implementation: nothing in it would be examined
+        errors = measured(exam, [batch], runs)
+        if len(errors) == len(exam.backends):
+            raise UsageError(str(errors[0].reason), where="collator" if batch.name == "collated" else "batch")
+    progress("checking", len(CHECKS), len(CHECKS))
+    return checks
+
+
+def _passed(checks: Sequence[DoctorCheck]) -> bool:
+    return all(check.verdict != "wrong" for check in checks)
 
 
 def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[list[int]], bool]:
@@ -226,23 +232,22 @@ def _collate(exam: Examination, collator: Any) -> None:
         features = [row[: max(2, exam.subject.longest // (len(features) + 1))] for row in features]
     if exam.subject.kind == "causal" and eos is not None:
         features = [row if row[-1] == eos else [*row, eos] for row in features]
-    errors = []
+    batches, errors = [], []
     for with_labels in (False, True):
         examples = [{"input_ids": list(row), "attention_mask": [1] * len(row)} for row in features]
         if with_labels:
             examples = [{**feature, "labels": list(feature["input_ids"])} for feature in examples]
         try:
-            batch = collator(examples)
+            batches.append(collator(examples))
         except Exception as e:  # a collator of anyone may raise anything
             errors.append(f"{type(e).__name__}: {next(iter(str(e).splitlines()), '')[:200]}")
             continue
-        if not with_labels and isinstance(batch, Mapping) and "labels" not in batch and exam.subject.kind == "causal":
-            continue
-        break
-    else:
-        if errors and "batch" not in locals():
-            exam.collator_error = f"the collator fails on input_ids and attention_mask ({errors[0]})"
-            return
+        if exam.subject.kind != "causal" or not isinstance(batches[-1], Mapping) or "labels" in batches[-1]:
+            break
+    if not batches:
+        exam.collator_error = f"the collator fails on input_ids and attention_mask ({errors[0]})"
+        return
+    batch = batches[-1]
     exam.features = features
     documents, padding = _truth(batch, features, words.special)
     read = read_batch(batch, words.special, name="collated", documents=documents, padding=padding)
@@ -263,19 +268,16 @@ def _truth(
         return None, None
     documents = torch.full_like(ids, -1)
     for number, feature in enumerate(features):
-        wanted = torch.tensor(list(feature))
-        best, at = 0.0, (0, 0)
-        for row in range(len(ids)):
-            for start in range(ids.shape[1] - len(wanted) + 1):
-                if bool((documents[row, start : start + len(wanted)] >= 0).any()):
-                    continue
-                # a masked language model's collator replaces some tokens
-                share = float((ids[row, start : start + len(wanted)] == wanted).float().mean())
-                if share > best:
-                    best, at = share, (row, start)
-        if best < 0.6:
+        wanted, size = torch.tensor(list(feature)), len(feature)
+        if size > ids.shape[1]:
             return None, None
-        documents[at[0], at[1] : at[1] + len(wanted)] = number
+        free = (documents.unfold(1, size, 1) < 0).all(-1)
+        # a masked language model's collator replaces some tokens
+        share = (ids.unfold(1, size, 1) == wanted).float().mean(-1) * free  # (rows, starts)
+        row, start = divmod(int(share.argmax()), share.shape[1])
+        if share[row, start] < 0.6:
+            return None, None
+        documents[row, start : start + size] = number
     padding = documents < 0
     if special.pad is not None:  # other tokens were added by the collator
         mask = torch.as_tensor(batch["attention_mask"]) if batch.get("attention_mask") is not None else None

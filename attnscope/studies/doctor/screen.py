@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from attnscope.findings.doctor import BatchFacts, DoctorCheck, DoctorReport, Evidence
+from attnscope.studies.screens.header import counted
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -42,7 +43,8 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Dis
 
 def _header(report: DoctorReport) -> Iterator[tuple[str, Spans]]:
     kind = f" · {report.kind}" if report.kind != "unknown" else ""
-    yield "model", (*untrusted(report.model), Span(" ("), *untrusted(report.model_class), Span(f"){kind}"))
+    made_of = (Span(" ("), *untrusted(report.model_class), Span(")")) if report.model != report.model_class else ()
+    yield "model", (*untrusted(report.model), *made_of, Span(kind))
     yield "runs in", ours(f"{report.dtype} on {report.device} · {report.passes} passes")
     for backend in report.backends:
         told = f": {backend.note}" if backend.note else ""
@@ -54,9 +56,9 @@ def _header(report: DoctorReport) -> Iterator[tuple[str, Spans]]:
 
 
 def _describe(batch: BatchFacts) -> str:
-    rows = f"{batch.rows} row{'s' * (batch.rows != 1)} of {batch.length} tokens"
-    padding = f"{batch.padding} padding tokens ({batch.padded})" if batch.padding else "no padding"
-    documents = f"{batch.documents} documents, by {batch.documents_from}" if batch.documents is not None else ""
+    rows = f"{counted(batch.rows, 'row')} of {counted(batch.length, 'token')}"
+    padding = f"{counted(batch.padding, 'padding token')} ({batch.padded})" if batch.padding else "no padding"
+    documents = "" if batch.documents is None else f"{counted(batch.documents, 'document')}, by {batch.documents_from}"
     return " · ".join(part for part in (rows, padding, documents, ", ".join(batch.keys), *batch.notes) if part)
 
 
@@ -99,5 +101,6 @@ def _verdict(report: DoctorReport) -> Span:
     counts = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in _LOOKS}
     told = f", {counts['unknown']} cannot tell" if counts["unknown"] else ""
     if counts["wrong"]:
-        return Span(f"{counts['wrong']} of {len(report.checks)} checks are wrong, {counts['ok']} ok{told}", "bad")
+        verb = "is" if counts["wrong"] == 1 else "are"
+        return Span(f"{counts['wrong']} of {len(report.checks)} checks {verb} wrong, {counts['ok']} ok{told}", "bad")
     return Span(f"nothing is wrong: {counts['ok']} checks are ok{told}", "good" if counts["ok"] else "warning")

@@ -21,7 +21,6 @@ from attnscope.request.spans import SpanRequest
 from attnscope.run.rendering import render_text
 from attnscope.run.session import Session, inspect
 from attnscope.studies.ablate.plan import AblationOptions
-from attnscope.studies.explore.saved import write_report
 from attnscope.studies.explore.scenes import (
     counted_rows,
     head_numbers,
@@ -297,12 +296,11 @@ class LiveSource(UnitSource):
             explanation = explain(run, session.progress, session)
         return as_text(present(explanation, precision=4, options=False), width)
 
-    def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
-        """Write a head to a file."""
+    def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
+        """Return the report of a head, with all stages."""
         run = self._config(variant, (layer, head), stages=WALKED, query=None, key=None, top=_RANKS, predict=None)
         with self.opener(run.texts, progress) as session:
-            report = inspect(run, session.progress, session)
-        return write_report(report, path)
+            return inspect(run, session.progress, session)
 
     def with_text(self, text: str) -> "LiveSource":
         """Return a walk through another text with the same model."""

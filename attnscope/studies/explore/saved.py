@@ -3,18 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.base.files.atomic import check_target, write_atomic
 from attnscope.findings.compare import Comparison
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.explore.units import TextUnits, UnitSource, text_units
-from attnscope.studies.formats import export
-from attnscope.studies.study import DRAWN, TABLES
 from attnscope.views.walk.scene import Progress, Scene, Variant, WalkHead
 
 
@@ -66,11 +62,11 @@ class SavedSource(UnitSource):
             return None
         return self._merged.get(scene, "units", lambda: self.saved[place].units(scene))
 
-    def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
-        """Write one head of a report."""
+    def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
+        """Return one head of a report."""
         if self.report_of is None:
             raise AttnscopeError("a dump is not written again", hint="attnscope convert makes tables and files of it")
-        return write_report(self.report_of(variant.text, self._place(variant)[1], layer, head), path)
+        return self.report_of(variant.text, self._place(variant)[1], layer, head)
 
     def _place(self, variant: Variant) -> tuple[int, int]:
         return variant.text, self.masks.index(variant.mask) if variant.mask in self.masks else 0
@@ -106,19 +102,6 @@ def _source(reports: Sequence[Report], masks: Sequence[str]) -> SavedSource:
         for n, text in enumerate(report.texts)
     }
     return SavedSource([text.text for text in reports[0].texts], masks, saved, report_of)
-
-
-def write_report(report: Report, path: str) -> str:
-    """Write a report to a new file; return a description of the file."""
-    target = Path(path).expanduser()
-    if target.suffix.lower() in TABLES:  # these are made by `batch`, which explore does not know
-        hint = f"use {' '.join(DRAWN)}, or attnscope run -o table{target.suffix}"
-        raise AttnscopeError(f"explore writes no {target.suffix}", where=target, hint=hint)
-    if target.exists():
-        raise AttnscopeError("exists", where=target, hint="name another file")
-    parts = export(report, target)
-    check_target(target, force=False)
-    return f"{target} ({write_atomic(target, parts, force=False):,} bytes)"
 
 
 def distinct(labels: Iterable[str]) -> list[str]:

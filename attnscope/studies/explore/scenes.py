@@ -2,8 +2,10 @@
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
+from msgspec import structs
 
 from attnscope.base.errors import UsageError
 from attnscope.base.system.escape import quote_for_shell
@@ -151,7 +153,8 @@ def effect_numbers(
 
 def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
     """Return a head of a report as a walk shows it."""
-    masked = {n for n, position in enumerate(text.queries) if position in set(head.fully_masked)}
+    fully_masked = set(head.fully_masked)
+    masked = frozenset(n for n, position in enumerate(text.queries) if position in fully_masked)
     return WalkHead(
         head.layer,
         head.head,
@@ -159,7 +162,7 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
         head.softcap,
         head.bias,
         stages_of(head.stages),
-        masked_rows=frozenset(masked),
+        masked_rows=masked,
         sources=ranked_sources(head.top) if text.queries and head.top.keys.shape[1] else None,
         rows=rows_of(head) if text.queries else {},
         map=head.pooled,
@@ -182,12 +185,8 @@ def ranked_sources(top: Top) -> RankedSources:
 
 def rows_of(head: HeadReport) -> dict[str, np.ndarray]:
     """Return the known row statistics, by name."""
-    values = {name: getattr(head.rows, name) for name in head.rows.__struct_fields__}
-    return {
-        name: row_values
-        for name, row_values in values.items()
-        if row_values is not None and not np.isnan(row_values).all()
-    }
+    values = structs.asdict(head.rows).items()
+    return {name: row for name, row in values if row is not None and not np.isnan(row).all()}
 
 
 def counted_rows(tokens: Sequence[Token], queries: Sequence[int]) -> np.ndarray:
@@ -272,13 +271,10 @@ def head_roles(
     names = [role.name for role in roles]
     main = np.full((len(layers), len(heads)), -1)
     strength = np.full(main.shape, np.nan, dtype=np.float32)
-    for i, layer in enumerate(layers):
-        for j, head in enumerate(heads):
-            if isinstance(layer, int) and isinstance(head, int):
-                name = main_roles[layer][head]
-                if name in names:
-                    main[i, j] = names.index(name)
-                    strength[i, j] = roles[main[i, j]].values[layer, head]
+    for (i, layer), (j, head) in product(enumerate(layers), enumerate(heads)):
+        if isinstance(layer, int) and isinstance(head, int) and (name := main_roles[layer][head]) in names:
+            main[i, j] = names.index(name)
+            strength[i, j] = roles[main[i, j]].values[layer, head]
     return SceneRoles(
         names,
         [role.letter for role in roles],

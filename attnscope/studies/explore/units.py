@@ -89,11 +89,9 @@ class UnitSource(Source):
         if scene.unit == "spans":
             return self._merged.get(scene, (layer, head), lambda: span_head(scene, units, layer, head))
         tokens, token_scene = self.token_head(plain, layer, head), self.token_scene(plain)
-        if (
-            tokens is None
-            or token_scene is None
-            or not tokens.holds("weights", 0, len(token_scene.queries.positions) - 1)
-        ):
+        if tokens is None or token_scene is None:
+            return None
+        if not tokens.holds("weights", 0, len(token_scene.queries.positions) - 1):
             return None
         return self._merged.get(tokens, variant.unit, lambda: word_head(tokens, token_scene, scene))
 

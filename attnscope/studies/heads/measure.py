@@ -50,10 +50,11 @@ class Sums:
             drawn = (name for kind, rows in _ROWS.items() for name in (*kind, rows))
             self.arrays |= {name: np.zeros((draws, *shape)) for name in drawn}
 
-    def add(self, name: str, layer: int, sequences: Sequence[int], values: Tensor) -> None:
+    def add(self, name: str, layer: int, sequences: Sequence[int], values: Tensor | Array) -> None:
         """Add the values of some sequences, (sequences, heads, …), to their blocks."""
         total = self.arrays[name][:, layer]
-        np.add.at(total, np.array(sequences) % len(total), values.cpu().double().numpy())
+        numbers = values.cpu().double().numpy() if isinstance(values, Tensor) else values
+        np.add.at(total, np.array(sequences) % len(total), numbers)
 
     def add_offsets(self, layer: int, texts: Sequence[int], recorder: WordRecorder) -> None:
         """Add values by offset; a short text has fewer offsets."""

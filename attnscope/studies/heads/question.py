@@ -83,13 +83,13 @@ def ask_heads(
 
 def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list[int]:
     """Return the keys whose weight is subtracted."""
-    written, sources = run.texts[text.number], text.tokens
+    written = run.texts[text.number]
+    words: tuple[str | None, ...] = written.text, written.pair
+    sources, spans = text.tokens, text.spans
     if text.context is not None:
-        positions = sorted(against.find(text.context, (written.context,), arg("against")))
-    else:
-        texts = written.text, written.pair
-        positions = sorted(against.find(sources, texts, arg("against"), spans=text.spans))
-    return whole_words(sources, positions) if run.words else positions
+        sources, words, spans = text.context, (written.context,), None
+    positions = sorted(against.find(sources, words, arg("against"), spans=spans))
+    return whole_words(text.tokens, positions) if run.words else positions
 
 
 def _rows(run: RunConfig, text: TextPlan) -> list[int]:

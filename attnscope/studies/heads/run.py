@@ -1,14 +1,15 @@
 """Measure the roles of every head: from probes and texts to HeadRoles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.source import ModelSource, tokenize
+from attnscope.findings.arrays import Array
 from attnscope.findings.head_findings import HeadRoles, Probes, RoleValues
 from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, HeadRole, jackknife, main_roles
 from attnscope.findings.tokens import Token
@@ -18,6 +19,11 @@ from attnscope.run.session import ProgressCallback, Session, describe_mask_use, 
 from attnscope.run.text_plan import TextPlan, check_context
 from attnscope.studies.heads.probes import RandomProbes, draw_probes, special_frame
 from attnscope.studies.heads.texts import TEXTS
+
+if TYPE_CHECKING:
+    import torch
+
+    from attnscope.engines.protocol import Engine
 
 _OFFSETS = 514  # that are kept apart of every head, and those that are not
 
@@ -46,53 +52,65 @@ def survey_heads(
     measured = {role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles}
     draws = options.draws if measured - {"texts", "weights", *OF_PARTS} else 0
     random = draw_probes(source, special_frame(source, worded), draws, options.seed)
-    drawn = [probe.tokens for probe in random.probes]
-    # texts, and then probes; the probes of one pass have one length
-    passes = [
-        (sequences, numbers)
-        for sequences in (texts, drawn)
-        for numbers in batches_by_length([len(tokens) for tokens in sequences], padded=sequences is texts)
-    ]
-    groups = [[sequences[n] for n in numbers] for sequences, numbers in passes]
-    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups]
-    plans = plan_passes(run, source, planned, _bytes_kept(source, groups, len(texts)))
-    model, device = session.load(plans[0], len(plans))
-
-    from attnscope.studies.heads.measure import BLOCKS, ProbePass, Sums, TextPass, copying_scores
-    from attnscope.studies.heads.segments import SegmentPass, divided_texts
-
-    sizes = source.config.n_layers, source.config.n_heads
-    sums = Sums(sizes, len(texts), options.draws if drawn else 0, max(map(len, texts)))
-    parts = divided_texts(run, options.roles, texts)
-    sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in parts.sums}
-    for number, (plan, (sequences, numbers)) in enumerate(zip(plans, passes, strict=True), 1):
-        batch, engine = prepare(plan, model, device)
-        recorded: list[TextPass | ProbePass | SegmentPass] = []
-        if sequences is drawn:
-            recorded.append(ProbePass([random.probes[n] for n in numbers], sizes, batch.tokens.real.device))
-        elif "texts" in measured:
-            recorded.append(TextPass(batch, numbers, sizes))
-        if sequences is texts and parts.sums:
-            recorded.append(SegmentPass(batch, numbers, parts, sizes))
-        recorders = {
-            layer: [recorder for part in recorded for recorder in part.recorders[layer]] for layer in range(sizes[0])
-        }
-        forward(plan, batch, engine, recorders, (f"measuring heads, {number} of {len(plans)}", session.progress))
-        for part in recorded:
-            part.add_to(sums)
+    sums, engine, device = _record(run, options, session, source, texts, random, measured)
     if options.roles is None or "copying" in options.roles:
-        scores = copying_scores(engine, sizes)
+        from attnscope.studies.heads.measure import copying_scores
+
+        scores = copying_scores(engine, (source.config.n_layers, source.config.n_heads))
         if isinstance(scores, str):
             notes.append(f"copying is not measured: {scores}")
         else:
-            sums.arrays["copying"] = scores[None]
-    unasked = [role for role in HEAD_ROLES if role.measured not in OF_PARTS or role.needs[0] in sums.arrays]
+            sums["copying"] = scores[None]
+    unasked = [role for role in HEAD_ROLES if role.measured not in OF_PARTS or role.needs[0] in sums]
     asked = [role for role in HEAD_ROLES if role.name in (options.roles or ())]
-    roles, main = role_values(sums.arrays, unasked if options.roles is None else asked)
+    roles, main = role_values(sums, unasked if options.roles is None else asked)
     probes = _describe(source, options, texts, random, shipped=shipped)
     mask = describe_mask_use(source, run, engine.describe_mask())
     notes += _missing(random, roles, runs=source.runs)
     return HeadRoles(provenance(source, run, device), mask, probes, roles, main, notes)
+
+
+def _record(
+    run: RunConfig,
+    options: SurveyOptions,
+    session: Session,
+    source: ModelSource,
+    texts: list[list[Token]],
+    random: RandomProbes,
+    measured: Container[str],
+) -> "tuple[dict[str, Array], Engine, torch.device]":
+    """Run texts and random sequences; return the sums that roles are computed from, and what ran."""
+    # probes of one pass have one length
+    batches = batches_by_length([len(tokens) for tokens in texts], padded=True)
+    drawn = batches_by_length([len(probe.tokens) for probe in random.probes], padded=False)
+    groups = [[texts[n] for n in numbers] for numbers in batches]
+    groups += [[random.probes[n].tokens for n in numbers] for numbers in drawn]
+    planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups]
+    plans = plan_passes(run, source, planned, _bytes_kept(source, groups, len(texts)))
+    model, device = session.load(plans[0], len(plans))
+
+    from attnscope.studies.heads.measure import BLOCKS, ProbePass, Sums, TextPass
+    from attnscope.studies.heads.segments import SegmentPass, divided_texts
+
+    sizes = source.config.n_layers, source.config.n_heads
+    sums = Sums(sizes, len(texts), options.draws if random.probes else 0, max(map(len, texts)))
+    parts = divided_texts(run, options.roles, texts)
+    sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in parts.sums}
+    for number, (plan, numbers) in enumerate(zip(plans, [*batches, *drawn], strict=True)):
+        batch, engine = prepare(plan, model, device)
+        recorded: list[TextPass | ProbePass | SegmentPass] = []
+        if number >= len(batches):
+            recorded.append(ProbePass([random.probes[n] for n in numbers], sizes, batch.tokens.real.device))
+        else:
+            recorded += [TextPass(batch, numbers, sizes)] if "texts" in measured else []
+            recorded += [SegmentPass(batch, numbers, parts, sizes)] if parts.sums else []
+        recorders = {
+            layer: [recorder for part in recorded for recorder in part.recorders[layer]] for layer in range(sizes[0])
+        }
+        forward(plan, batch, engine, recorders, (f"measuring heads, {number + 1} of {len(plans)}", session.progress))
+        for part in recorded:
+            part.add_to(sums)
+    return sums.arrays, engine, device
 
 
 def _check(run: RunConfig, source: ModelSource) -> None:

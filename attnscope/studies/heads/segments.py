@@ -111,23 +111,19 @@ class SegmentPass:
 
     def add_to(self, sums: "Sums") -> None:
         """Add the recorded sums."""
-        import torch
-
         for layer, receiver in enumerate(self._receivers):
             weights = receiver.compute().cpu().double().numpy()
             for text, spans in enumerate(self._spans):
                 kurtosis = receiver_kurtosis(weights[text], spans)
-                if kurtosis is None:
-                    continue
-                known = np.isfinite(kurtosis)
-                values = {"receiver": np.where(known, kurtosis, 0.0), "receivers": known.astype(np.float64)}
-                for name, value in values.items():
-                    sums.add(name, layer, [self._numbers[text]], torch.from_numpy(value)[None])
+                if kurtosis is not None:
+                    known, number = np.isfinite(kurtosis), [self._numbers[text]]
+                    sums.add("receiver", layer, number, np.where(known, kurtosis, 0.0)[None])
+                    sums.add("receivers", layer, number, known.astype(np.float64)[None])
         for layer, alignment in enumerate(self._alignments):
             moments = alignment.sums.cpu().double().numpy()
             for text, sides in enumerate(self._segments):
                 for name, value in alignment_parts(moments[text], len(sides.read)).items():
-                    sums.add(name, layer, [self._numbers[text]], torch.from_numpy(value)[None])
+                    sums.add(name, layer, [self._numbers[text]], value[None])
 
 
 def receiver_kurtosis(weights: Array, spans: TextSpans) -> Array | None:

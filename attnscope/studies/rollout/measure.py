@@ -84,6 +84,7 @@ def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
 def _check_options(run: RunConfig) -> None:
     """Refuse options that do not apply to a matrix of whole layers."""
     measure, other = run.measure, f"remove it, or {arg('measure')}"
+    either = f"remove {arg('words')} or {arg('measure')}"
     refused = (
         (run.head.word is None, arg("head"), f"{measure} combines all heads of a layer", "remove it"),
         (run.show_padding, arg("show_padding"), f"{measure} runs each text alone, without padding", "remove it"),
@@ -91,12 +92,7 @@ def _check_options(run: RunConfig) -> None:
         (run.target is not None, arg("by", "logit"), f"{measure} is not measured on a logit", "remove it"),
         (run.stages != RunConfig(()).stages, arg("stages"), f"{measure} has no stages", "remove it"),
         (run.least, arg("least"), f"{measure} is not received from heads", "remove it"),
-        (
-            run.words,
-            arg("words"),
-            f"merges weights of heads, not {measure}",
-            f"remove {arg('words')} or {arg('measure')}",
-        ),
+        (run.words, arg("words"), f"merges weights of heads, not {measure}", either),
         (run.predict, arg("predict"), f"{measure} shows no predictions", other),
         (run.generate, arg("generate"), f"{measure} shows no predictions", other),
         (run.pool is not None, arg("pool"), f"{measure} has no pooled map", _SELECT),

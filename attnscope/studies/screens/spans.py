@@ -190,12 +190,9 @@ def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans, settings: 
         numbers = (Span(f" {digits.text(spans.received[at])}", "dim") for at in most)
         named = [(token_span(text.tokens, at), number) for at, number in zip(most, numbers, strict=True)]
         cells.append(Text(named, " · "))
-    labels = [(Span(name, origin="untrusted"),) for name in shown.names]
-    return Table(
-        "span",
-        [Column(f"most attended tokens, mean of all heads{in_percent(settings)}", cells, left=True)],
-        labels=labels,
-    )
+    title = f"most attended tokens, mean of all heads{in_percent(settings)}"
+    labels = [untrusted(name) for name in shown.names]
+    return Table("span", [Column(title, cells, left=True)], labels=labels)
 
 
 def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
@@ -205,10 +202,7 @@ def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
         for layer in range(len(spans.weights))
     ]
     columns = [
-        Column(
-            (Span(name, origin="untrusted"),),
-            _share_texts([float(layer[members].sum()) for layer in layers], settings),
-        )
+        Column(untrusted(name), _share_texts([float(layer[members].sum()) for layer in layers], settings))
         for name, members in zip(shown.names, shown.members, strict=True)
     ]
     return Table("layer", columns, labels=[ours(f"L{layer}") for layer in range(len(layers))])
@@ -220,11 +214,8 @@ def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) ->
     sources = []
     for shares in np.nan_to_num(spans.shares[-count:]):
         best = [n for n in np.argsort(-shares, kind="stable")[:_ATTENDED].tolist() if shares[n] > 0]
-        named = [
-            (Span(f"{spans.text.names[n]}", origin="untrusted"), Span(f" {digits.text(shares[n])}", "dim"))
-            for n in best
-        ]
-        sources.append(Text(list(named), " · "))
+        named = [(*untrusted(spans.text.names[n]), Span(f" {digits.text(shares[n])}", "dim")) for n in best]
+        sources.append(Text(named, " · "))
     rows = spans.rows[-count:]
     labels: list[Spans] = [(Span(f"{row} "), token_span(text.tokens, row)) for row in rows]
     left_out = f"; the last {count} of {len(spans.rows)} tokens" if count < len(spans.rows) else ""

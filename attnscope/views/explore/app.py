@@ -18,6 +18,7 @@ from textual.widgets import Input, Static
 
 from attnscope.base.errors import AttnscopeError, OptionName, Spelling
 from attnscope.base.system.escape import escape_control
+from attnscope.findings.run import Report
 from attnscope.views.explore.head_panel import HeadsPanel
 from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, fit, wrapped
 from attnscope.views.explore.matrix import MatrixPanel, cut
@@ -113,6 +114,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = PALETTE
+    # Writes a report to a file of this name, and describes the file.
+    write: Callable[[Report, str], str]
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             "find": lambda: self._prompt("find", "a token; Enter finds it, Esc leaves", self.state.place.needle),
             "next_match": lambda: self._find(self.state.place.needle, 1),
             "previous_match": lambda: self._find(self.state.place.needle, -1),
-            "write": lambda: self._prompt("write", "a file: .html .svg .png .pdf .txt .json .npz …", ""),
+            "write": lambda: self._prompt("write", "a file: .html .svg .png .pdf .txt .json .npz .csv …", ""),
             "copy": lambda: setattr(self, "_mode", "copy"),
             "pick": self._ask_text,
             "edit": self._edit,
@@ -573,7 +576,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         elif mode == "write" and value.strip():
             source, spot, variant = self.state.source, self.state.place.spot, self.state.variant()
 
-            write = partial(source.write, value.strip(), variant, spot.layer, spot.head)
+            def write(progress: Progress) -> str:
+                return self.write(source.report(variant, spot.layer, spot.head, progress), value.strip())
 
             def wrote(message: str) -> None:
                 self._notice = f"wrote {escape_control(message)}"

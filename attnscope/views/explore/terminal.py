@@ -4,12 +4,13 @@ import gc
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from attnscope.base.errors import OptionName, Spelling
 from attnscope.base.system.signals import at_signal
+from attnscope.findings.run import Report
 from attnscope.views.walk.keys import ACTIONS, KeyAction
 from attnscope.views.walk.place import Begin
 from attnscope.views.walk.scene import Source
@@ -24,6 +25,7 @@ _COLOURS = {"never": 0, "always": 1 << 24, "auto": None}
 
 def walk(
     source: Source,
+    write: Callable[[Report, str], str],
     actions: tuple[KeyAction, ...] = ACTIONS,
     begin: Begin | None = None,
     *,
@@ -34,6 +36,7 @@ def walk(
     """Walk until the user leaves.
 
     Args:
+        write: Writes a report to a file of this name, and describes the file.
         color: `auto`, `always` or `never`.
         own_process: No objects of others are in this process: what is there at the start is not looked at when garbage
             is collected, which would hold up a key by a tenth of a second.
@@ -48,7 +51,7 @@ def walk(
     if color == "always":
         os.environ.pop("NO_COLOR", None)
     app = ExploreApp(source, actions, begin, _COLOURS[color])
-    app.watch_terminal, app.spelling = _is_there, spelling
+    app.write, app.watch_terminal, app.spelling = write, _is_there, spelling
     if own_process:
         gc.freeze()
     with terminal_kept():
@@ -69,9 +72,13 @@ def _is_there() -> bool:
 
 @contextmanager
 def terminal_kept() -> Iterator[None]:
-    """Put the terminal back at the end, also if a signal ends the process within."""
-    saved = _settings()
-    terminal = os.dup(2)
+    """Draw through another descriptor, and put the terminal back at the end, also if a signal ends the process within.
+
+    Standard error leads nowhere while another thread calls a tokenizer, whose panics must not be seen: what is drawn
+    there meanwhile would be lost, and the screen would lack it until it changes.
+    """
+    saved, usual, terminal = _settings(), sys.__stderr__, os.dup(2)
+    encoding = getattr(usual, "encoding", None)
 
     def restore() -> None:
         with suppress(OSError):
@@ -81,12 +88,18 @@ def terminal_kept() -> Iterator[None]:
         _restore(saved)
 
     try:
-        with at_signal(restore):
+        with (
+            at_signal(restore),
+            open(terminal, "w", encoding=encoding, errors="backslashreplace", closefd=False) as screen,
+        ):
+            # textual draws there.
+            sys.__stderr__ = screen  # type: ignore[misc]
             yield
     except BaseException:
         restore()
         raise
     finally:
+        sys.__stderr__ = usual  # type: ignore[misc]
         _restore(saved)
         with suppress(OSError):
             os.set_blocking(terminal, True)

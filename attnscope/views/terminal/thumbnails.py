@@ -73,7 +73,7 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     screen.say(("weights", "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
     if isinstance(scale, LogScale):
         draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
-    if shape[0] == 1:  # one query: the heads have no room for names of their columns
+    if shape[0] == 1 and not isinstance(scale, LogScale):  # one query: the heads have no room for names of columns
         keys = labels(screen, panels[0].columns)
         firsts = [n * shape[1] // width for n in range(width)]
         named = [f"{panels[0].columns.number(n)} {keys.names[n]}" for n in firsts]

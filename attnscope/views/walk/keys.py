@@ -80,7 +80,7 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("explain", ("e",), "Explain this row step by step.", _ASK, "explain"),
     KeyAction("edit", ("t",), "Edit the text; it is computed again after a pause.", _ASK, "edit", page=False),
     KeyAction("copy", ("y",), "Copy the cell, the row or the matrix.", _OTHER, "copy"),
-    KeyAction("write", ("w",), "Write a report, a figure or a page.", _OTHER, "write"),
+    KeyAction("write", ("w",), "Write a report, a table, a figure or a page.", _OTHER, "write"),
     KeyAction("palette", (":", "ctrl+p"), "All commands.", _OTHER, "commands"),
     KeyAction("help", ("?",), "This help.", _OTHER, "help"),
     KeyAction("quit", ("q",), "Quit, and print the command that shows the same place.", _OTHER, "quit", page=False),

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import Floats, Matrix
-from attnscope.findings.run import HeadRef, Pooled
+from attnscope.findings.run import HeadRef, Pooled, Report
 from attnscope.findings.tokens import LeftOut
 from attnscope.views.axes import Axis
 from attnscope.views.scales import pool_largest
@@ -297,8 +297,8 @@ class Source:
         """Explain a row step by step, as text of `width` columns."""
         raise AttnscopeError("explaining a row takes the model", hint=_LIVE)
 
-    def write(self, path: str, variant: Variant, layer: int, head: int, progress: Progress) -> str:
-        """Write a head to a file whose ending names the format; return a description of the file."""
+    def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
+        """Return the report of a head, for a file."""
         raise NotImplementedError
 
     def with_text(self, text: str) -> "Source":

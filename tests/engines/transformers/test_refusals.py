@@ -242,29 +242,34 @@ def test_memory_is_refused_before_it_is_taken(folders):
     assert "masks" in refused(folders("t5"), part="encoder", max_memory=30_000_000, texts=("the " * 3000,))
 
 
-def test_nothing_is_asked_of_the_network(folders):
-    """In processes of their own, whose first try to look up or to reach another machine would end them.
+def test_nothing_is_asked_of_the_network(folders, monkeypatch):
+    """The first try to look up or to reach another machine would end a process of its own, and is noted in this one.
 
     The command line tells transformers so; from Python, where that is the caller's business, it isn't asked either.
-    Our own engine, which runs first, does not even import it. Both are forked where what they share is
-    imported.
+    Our own engine, which runs first, does not even import it.
     """
+    asked, run_llama = [], ["run", "the bank", "--model", str(folders("llama"))]
+    for function in ("getaddrinfo", "socket.connect", "socket.connect_ex"):
+        monkeypatch.setattr(f"socket.{function}", lambda *given: asked.append(given))
+    assert main([*run_llama, "--engine", "transformers"]) == 0
+    assert asked == []
     script = f"""
 import os, socket, sys
 def no(*given): os._exit(7)
 socket.getaddrinfo = socket.socket.connect = socket.socket.connect_ex = no
-import torch._dynamo, attnscope.run.session, attnscope.engines.native
+import attnscope.run.session, attnscope.engines.native
 assert not {{"attnscope.cli", "huggingface_hub", "transformers"}} & sys.modules.keys()
 child = os.fork()
 if child:
     from attnscope.cli import main
-    assert main(["run", "the bank", "--model", {str(folders("llama"))!r}, "--engine", "transformers"]) == 0
+    assert main({run_llama}) == 0
 else:
     import attnscope
     attnscope.inspect("the bank", model={str(folders("llama"))!r})
-    assert "transformers" not in sys.modules
+assert not {{"huggingface_hub", "transformers"}} & sys.modules.keys()
+if not child:
     attnscope.inspect("the bank", model={str(folders("llama"))!r}, engine="transformers")
-import huggingface_hub
+import huggingface_hub.constants
 assert huggingface_hub.constants.HF_HUB_OFFLINE == bool(child)
 assert ("HF_HUB_OFFLINE" in os.environ) == bool(child)
 if child:
