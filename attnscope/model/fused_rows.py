@@ -112,6 +112,8 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
         return None
     try:
         computed = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
+    except torch.OutOfMemoryError:
+        return None  # tiles take less memory
     except Exception as e:  # such as no C compiler, by which Triton makes its launcher
         if isinstance(e, RuntimeError) and "CUDA" in str(e):
             raise

@@ -193,12 +193,17 @@ def test_operators_compute_where_triton_cannot_compile(
 
 
 def test_a_gpu_that_fails_is_not_tritons_fault(monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs) -> None:
+    errors = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB."), RuntimeError("CUDA error: …")]
+
     def fail(*given: object, **named: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 MiB.")
+        raise errors.pop(0)
 
     monkeypatch.setattr(fused_rows, "_run", fail)
-    with pytest.raises(torch.OutOfMemoryError):
+    monkeypatch.setattr(fused_rows, "FAILED", [])
+    assert fused_rows.fused_layer(inputs, [TOP]) is None
+    with pytest.raises(RuntimeError, match="CUDA error"):
         fused_rows.fused_layer(inputs, [TOP])
+    assert fused_rows.FAILED == []
 
 
 def test_the_kernel_knows_every_statistic() -> None:
