@@ -35,6 +35,11 @@ class Axis:
         """Characters of the longest position."""
         return max((len(self.number(i)) for i in range(len(self.positions))), default=1)
 
+    @cached_property
+    def places(self) -> dict[int, int]:
+        """Index of every position."""
+        return {position: n for n, position in enumerate(self.positions)}
+
     @property
     def count(self) -> int:
         """Count the entries that are a token or a dimension."""
@@ -92,13 +97,18 @@ def source_kind(text: TextReport) -> AxisKind:
 
 def format_positions(positions: Sequence[int]) -> str:
     """Write positions as text: `0–11`, `0, 5, 7–9`."""
+    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in position_runs(positions))
+
+
+def position_runs(positions: Sequence[int]) -> list[list[int]]:
+    """Return the first and the last of positions that follow each other."""
     runs: list[list[int]] = []
     for p in positions:
         if runs and p == runs[-1][1] + 1:
             runs[-1][1] = p
         else:
             runs.append([p, p])
-    return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in runs)
+    return runs
 
 
 def ranked_out(sources: Sequence[Token], left_out: Sequence[LeftOut]) -> np.ndarray:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("textual", reason="textual is not installed")
 
 import attnscope
+from attnscope.base.errors import AttnscopeError
 from attnscope.batch.reports import write_report
 from attnscope.cli.explore import SessionOpener
 from attnscope.findings.run import with_words
@@ -138,6 +139,19 @@ def test_an_edited_text_is_computed_after_a_pause():
     assert text == f"{TEXT} bank" and count == 9 and after == TEXT
     expected = attnscope.inspect(text, layer=spot.layer, head=spot.head)
     assert np.allclose(weights, expected[spot.layer, spot.head].weights, atol=1e-6)
+
+
+def test_a_text_that_is_not_edited_does_not_end_the_walk():
+    async def act(app, _press, pilot):
+        def refuse(text):
+            raise AttnscopeError("a chat is not edited")
+
+        app.state.source.with_text = refuse
+        await pilot.press("t", *" bank", "enter")
+        await settled(app, pilot)
+        return region_text(app, "title")[0]
+
+    assert "a chat is not edited" in walk(act)
 
 
 def test_a_written_file_holds_the_head(tmp_path):

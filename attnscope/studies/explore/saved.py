@@ -60,7 +60,7 @@ class SavedSource(UnitSource):
         scene, place = self.token_scene(variant), self._place(variant)
         if scene is None:
             return None
-        return self._merged.get(scene, "units", lambda: self.saved[place].units(scene))
+        return scene.made("units", lambda: self.saved[place].units(scene))
 
     def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
         """Return one head of a report."""

@@ -13,7 +13,6 @@ from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token, group_words
 from attnscope.studies.screens.spans import span_axis
 from attnscope.studies.screens.word_matrix import word_axis
-from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
 
 UNNAMED = ("ranges", "turns")  # divisions that come with a text: from Python, and from a chat
@@ -76,7 +75,7 @@ class UnitSource(Source):
         units = self.units_of(plain)
         if units is None:
             return scene
-        return self._merged.get(scene, variant, lambda: unit_scene(scene, units, variant.unit))
+        return scene.made(variant, lambda: unit_scene(scene, units, variant.unit))
 
     def head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
         """Return a head; None before it is computed."""
@@ -87,18 +86,13 @@ class UnitSource(Source):
         units = self.units_of(plain)
         assert units is not None
         if scene.unit == "spans":
-            return self._merged.get(scene, (layer, head), lambda: span_head(scene, units, layer, head))
+            return scene.made((layer, head), lambda: span_head(scene, units, layer, head))
         tokens, token_scene = self.token_head(plain, layer, head), self.token_scene(plain)
         if tokens is None or token_scene is None:
             return None
         if not tokens.holds("weights", 0, len(token_scene.queries.positions) - 1):
             return None
-        return self._merged.get(tokens, variant.unit, lambda: word_head(tokens, token_scene, scene))
-
-    @property
-    def _merged(self) -> OwnedCache:
-        cache: OwnedCache = self.__dict__.setdefault("_owned", OwnedCache())
-        return cache
+        return tokens.made(variant.unit, lambda: word_head(tokens, token_scene, scene))
 
 
 def of_tokens(variant: Variant) -> Variant:

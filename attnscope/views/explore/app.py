@@ -1,6 +1,6 @@
 """The application: panels, keys, the mouse, and a thread that computes missing scenes and heads."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult
@@ -19,8 +20,9 @@ from textual.widgets import Input, Static
 from attnscope.base.errors import AttnscopeError, OptionName, Spelling
 from attnscope.base.system.escape import escape_control
 from attnscope.findings.run import Report
+from attnscope.views.axes import position_runs
 from attnscope.views.explore.head_panel import HeadsPanel
-from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, fit, wrapped
+from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, clickable, fit, wrapped
 from attnscope.views.explore.matrix import MatrixPanel, cut
 from attnscope.views.explore.overlays import PALETTE, Overlay, WalkCommands, help_text
 from attnscope.views.explore.pane import Pane
@@ -29,6 +31,7 @@ from attnscope.views.explore.state import WalkState
 from attnscope.views.explore.text import TextPanel
 from attnscope.views.explore.worker import Job, Worker
 from attnscope.views.spans import Span
+from attnscope.views.terminal.colours import count_colours
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
 from attnscope.views.walk.keys import ACTIONS, FOOTER, KeyAction, spell_key
 from attnscope.views.walk.place import Action, Begin, Spot
@@ -151,7 +154,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             "explain": self._explain,
         }
         self.panes: dict[str, Pane] = {}
-        self.worker = Worker(self._deliver, self._report)
+        self.worker = Worker(self.call_later, self._report)
         # What the prompt asks for, or `copy` while the next key says what to copy.
         self._mode = ""
         self._before: Source | None = None
@@ -164,9 +167,10 @@ class ExploreApp(App[int], inherit_bindings=False):
     def on_mount(self) -> None:
         """Show a skeleton, and begin to compute."""
         utf8 = (self.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
-        self.state.ink = Ink(self._colours(), ascii=not utf8)
-        self.panes = {name: Pane(name, self._draw_of(name), self._clicked, self._scrolled) for name in (
-            "title", "heads", "matrix", "row", "text", "footer")}  # fmt: skip
+        if self.colours is None:
+            self.colours = 0 if self.no_color else count_colours(self.console.color_system)
+        self.state.ink = Ink(self.colours, ascii=not utf8)
+        self.panes = {name: Pane(id=name) for name in ("title", "heads", "matrix", "row", "text", "footer")}
         self.push_screen(WalkScreen())
         if self.size.width < _FOOTED:
             self._notice = "? lists all keys"
@@ -174,13 +178,6 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.ask()
         if (is_there := self.watch_terminal) is not None:
             self.set_interval(_WATCH, lambda: None if is_there() else self.exit(129))
-
-    def _colours(self) -> int:
-        if self.colours is not None:
-            return self.colours
-        if self.no_color:
-            return 0
-        return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(self.console.color_system, 1 << 24)
 
     def _handle_exception(self, error: Exception) -> None:
         """End, and leave it to the caller to report an error."""
@@ -196,13 +193,14 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     # drawing
 
-    def _draw_of(self, name: str) -> Callable[[int, int], list[Line]]:
-        if name == "title":
-            return lambda width, _height: [self._title(width)]
-        if name == "footer":
-            return lambda width, _height: [self._footer(width)]
-        draw = partial(self._panels[name].draw, self.state)
-        return lambda *size: self._skeleton(name, *size) if self.state.scene is None else draw(*size)
+    def draw(self, name: str, width: int, height: int) -> list[Line]:
+        """Return the lines of a pane."""
+        if name in ("title", "footer"):
+            return [(self._title if name == "title" else self._footer)(width)]
+        if self.state.scene is None:
+            return self._skeleton(name, width, height)
+        lines: list[Line] = self._panels[name].draw(self.state, width, height)
+        return lines
 
     def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
         """Return the lines before anything has been computed: titles, the text, and the progress."""
@@ -254,28 +252,25 @@ class ExploreApp(App[int], inherit_bindings=False):
             return cut([*line, Segment(ink.plain(state.status or "starting"), DIM)], width)
         if scene.random:
             line += [Segment(" RANDOM WEIGHTS ", ink.style("alarm")), Segment(" ")]
-        head = state.head
-        place = f"  {head.name if head is not None else f'L{scene.layers[spot.layer]}H{scene.heads[spot.head]}'}"
-        short: Line = [*line, Segment(ink.plain(place[1:]))]
-        model = escape_control(scene.model)
+        name = f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}" if state.head is None else state.head.name
+        short: Line = [*line, Segment(ink.plain(f" {name}"))]
+        model, mask = escape_control(scene.model), state.variant().mask
         line += [Segment(ink.plain(model if len(model) <= _MODEL else f"…{model[1 - _MODEL :]}"), BOLD)]
-        masks = state.source.masks
-        mask = masks[min(spot.mask, len(masks) - 1)]
         mask = f"{mask} ({scene.mask})" if mask == "own" and scene.mask else mask
-        line += [Segment(ink.plain(place))]
-        line += [Segment(ink.plain(f"  mask {escape_control(mask)}"), DIM)]
+        remarks: list[tuple[str, Style | None]] = [(name, None), (f"mask {escape_control(mask)}", DIM)]
         if state.source.total > 1:
-            name = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
-            named = escape_control(name[:24]) if state.source.named else "text"
-            line += [Segment(ink.plain(f"  {named} · {spot.text + 1:,} of {state.source.total_text}"), DIM)]
+            text = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
+            named = escape_control(text[:24]) if state.source.named else "text"
+            remarks.append((f"{named} · {spot.text + 1:,} of {state.source.total_text}", DIM))
         if scene.unit != "tokens":
-            line += [Segment(ink.plain(f"  {escape_control(f'{scene.unit} {scene.division}'.rstrip())}"), DIM)]
+            remarks.append((escape_control(f"{scene.unit} {scene.division}".rstrip()), DIM))
         if state.place.cuts:
             (first, *others) = state.place.cuts
             without = f"{first.written} and {len(others)} more" if others else first.written
-            line += [Segment(ink.plain(f"  without {without}"), ink.style("warning"))]
+            remarks.append((f"without {without}", ink.style("warning")))
         if state.status:
-            line += [Segment(ink.plain(f"  {state.status}"), ink.style("remark"))]
+            remarks.append((state.status, ink.style("remark")))
+        line += [Segment(ink.plain(f"  {text}"), style) for text, style in remarks]
         look = ink.style("bad" if state.error else "good")
         message = Segment(ink.plain(f"  {state.error or self._notice}"), look)
         if not message.text.strip():
@@ -285,10 +280,16 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _footer(self, width: int) -> Line:
         if self._mode == "copy":
-            return cut([Segment(" copy ", TITLE), Segment(" c cell  r row  m matrix  Esc nothing")], width)
+            choices = [Segment(f" {key} {what} ", clickable(what)) for key, what in _COPY.items()]
+            return cut([Segment(" copy ", TITLE), *choices, Segment(" Esc nothing")], width)
         line = self._brief_arithmetic()
-        for action, key, _ in self._footer_actions(width):
-            line += [Segment("  " if line else ""), Segment(key, BOLD), Segment(f" {action.brief}", DIM)]
+        named, used = {action.name: action for action in self.actions}, cells_wide(line)
+        for action in (named[name] for name in FOOTER if named[name].keys):
+            key, calls = self.state.ink.plain(spell_key(action.keys[0])), clickable(action.name)
+            used += 2 * bool(line) + cell_len(key) + 1 + len(action.brief)
+            if used > width:
+                break
+            line += [Segment("  " * bool(line)), Segment(key, BOLD + calls), Segment(f" {action.brief}", DIM + calls)]
         return cut(line, width)
 
     def _brief_arithmetic(self) -> Line:
@@ -298,19 +299,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._wide or scene is None or head is None:
             return []
         formula = arithmetic(head, cell_numbers(scene, head, state.place.spot.query, state.key), state.forbidden)
-        return [Segment(f" {panel} ", TITLE), Segment(state.ink.plain(f" {' '.join(formula)}"))]
-
-    def _footer_actions(self, width: int) -> Iterator[tuple[KeyAction, str, range]]:
-        """Yield the actions that the footer has room for, each with its key and its columns."""
-        at = cells_wide(self._brief_arithmetic())
-        named = {action.name: action for action in self.actions}
-        for action in (named[name] for name in FOOTER if named[name].keys):
-            key = self.state.ink.plain(spell_key(action.keys[0]))
-            start = at + 2 if at else 0
-            at = start + cell_len(key) + 1 + len(action.brief)
-            if at > width:
-                return
-            yield action, key, range(start, at)
+        title = Segment(f" {panel} ", TITLE + clickable("next_panel"))
+        return [title, Segment(state.ink.plain(f" {' '.join(formula)}"))]
 
     # keys and mouse
 
@@ -356,7 +346,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         if name in self._special:
             self._special[name]()
         else:
-            self._act(Action(name, self._value(name) if value is None else value))
+            self._act(Action(name, self._panels["matrix"].page() if name in ("page_up", "page_down") else value))
         self.redraw()
 
     def _act(self, action: Action) -> None:
@@ -366,39 +356,17 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self.arrange(self.size.width, self.size.height)
             self.ask()
 
-    def _value(self, name: str) -> Any:
-        state = self.state
-        scene = state.scene
-        if scene is None:
-            return None
-        if name == "follow":
-            from attnscope.views.walk.cell import strongest_key
-
-            key = strongest_key(scene, state.head, state.place.spot.query)
-            return None if key is None else scene.query_of_key(key)
-        if name == "cut":
-            return self._cut_here(scene)
-        if name in ("page_up", "page_down"):
-            return self._panels["matrix"].page()
-        return None
-
-    def _cut_here(self, scene: Scene) -> WalkCut | None:
-        """Return the head or edge under the cursor."""
-        spot = self.state.place.spot
-        layer, head = scene.layers[spot.layer], scene.heads[spot.head]
-        if not isinstance(layer, int) or not isinstance(head, int) or not self.state.source.computes:
-            self.state.error = "cutting takes the model, and a numbered layer and head"
-            return None
-        if self.state.place.panel == "heads":
-            return WalkCut(f"L{layer}H{head}", edge=False)
-        sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
-        return WalkCut(f"L{layer}H{head}: {'→'.join(map(spell_positions, sides))}", edge=True)
-
-    def _clicked(self, name: str, x: int, y: int) -> None:
+    def clicked(self, name: str, x: int, y: int, called: str) -> None:
+        """Perform the action of a click in a pane; in the footer, the one that is named there."""
         if self._asking:
             return
+        if self._mode == "copy" and called:
+            self._mode = ""
+            self._copy(called)
+            self.redraw()
+        elif called:
+            self.do(called)
         if name == "footer":
-            self._footer_clicked(x)
             return
         hit = self._panels[name].hit(self.state, x, y) if name in self._panels else None
         if hit is not None:
@@ -407,29 +375,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._act(Action(f"{name}_panel"))
         self.redraw()
 
-    def _footer_clicked(self, x: int) -> None:
-        """Perform the action that the footer names at a column."""
-        at = 0
-        if self._mode == "copy":
-            choices = {what: len(f"  {key} {what}") for key, what in _COPY.items()}
-            at = len(" copy ")
-            for what, size in choices.items():
-                at += size
-                if x < at:
-                    self._mode = ""
-                    self._copy(what)
-                    self.redraw()
-                    return
-            return
-        if not self._wide and x < len(self.state.place.panel) + 2:
-            self.do("next_panel")
-            return
-        for action, _, columns in self._footer_actions(self.size.width):
-            if x in columns:
-                self.do(action.name)
-                return
-
-    def _scrolled(self, name: str, rows: int, columns: int) -> None:
+    def scrolled(self, name: str, rows: int, columns: int) -> None:
+        """Move by the wheel in a pane."""
         if name == "heads":
             self.do("next_layer" if rows > 0 else "previous_layer")
         elif name == "matrix" and columns:
@@ -445,8 +392,8 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _ask_text(self) -> None:
         if self.state.source.total < 2:
             self.state.error = "there is one text"
-            return
-        self._prompt("pick", "its number, its id, or some of its words", "")
+        else:
+            self._prompt("pick", "its number, its id, or some of its words", "")
 
     def _pick(self, needle: str) -> None:
         source, start = self.state.source, self.state.place.spot.text
@@ -456,7 +403,6 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self.state.error = f"no text has the number, id or words '{escape_control(needle[:40])}'"
             else:
                 self._act(Action("pick_text", number))
-            self.redraw()
 
         self.worker.post(Job("pick", partial(source.pick, needle, start), went))
 
@@ -464,20 +410,24 @@ class ExploreApp(App[int], inherit_bindings=False):
         if not self.state.source.computes:
             self.state.error = "another text takes the model: attnscope explore TEXT"
             return
-        self._before = self.state.source
-        self._prompt(
-            "edit",
-            "the text; Enter keeps it, Esc brings back the one before",
-            self.state.source.texts[self.state.place.spot.text],
-        )
+        self._before, text = self.state.source, self.state.source.texts[self.state.place.spot.text]
+        self._prompt("edit", "the text; Enter keeps it, Esc brings back the one before", text)
 
     def _cut(self) -> None:
-        value = self._value("cut")
-        if value is not None:
-            self._act(Action("cut", value))
-            self.state.place = replace(self.state.place, predictions=True)
-            if not self._wide and self.state.place.panel != "row":
-                self._notice = "the panel of the row shows the predictions"
+        """Cut the head or the edge under the cursor, or put it back."""
+        scene, spot, panel = self.state.scene, self.state.place.spot, self.state.place.panel
+        if scene is None:
+            return
+        layer, head = scene.layers[spot.layer], scene.heads[spot.head]
+        if not isinstance(layer, int) or not isinstance(head, int) or not self.state.source.computes:
+            self.state.error = "cutting takes the model, and a numbered layer and head"
+            return
+        sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
+        edge = "" if panel == "heads" else f": {'→'.join(map(spell_positions, sides))}"
+        self._act(Action("cut", WalkCut(f"L{layer}H{head}{edge}", bool(edge))))
+        self.state.place = replace(self.state.place, predictions=True)
+        if not self._wide and panel != "row":
+            self._notice = "the panel of the row shows the predictions"
 
     def _roles(self) -> None:
         scene = self.state.scene
@@ -487,16 +437,14 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene.roles is not None or not shown:
             self._act(Action("display", "thumbnails" if shown else "roles"))
         if scene.roles is None:
-            source = self.state.source
-            self.worker.post(Job("roles", source.measure_roles, lambda _: self._arrived()))
+            self.worker.post(Job("roles", self.state.source.measure_roles, lambda _: self._arrived()))
 
     def _explain(self) -> None:
         scene, spot = self.state.scene, self.state.place.spot
         if scene is None:
             return
-        source, variant, width = self.state.source, self.state.variant(), max(40, min(120, self.size.width - 6))
-
-        explain = partial(source.explain, variant, spot.layer, spot.head, spot.query, width)
+        at = self.state.variant(), spot.layer, spot.head, spot.query
+        explain = partial(self.state.source.explain, *at, max(40, min(120, self.size.width - 6)))
 
         def show(text: str) -> None:
             self.push_screen(Overlay("explain", Text(text.rstrip("\n"))))
@@ -581,7 +529,6 @@ class ExploreApp(App[int], inherit_bindings=False):
 
             def wrote(message: str) -> None:
                 self._notice = f"wrote {escape_control(message)}"
-                self.redraw()
 
             self.worker.post(Job("write", write, wrote))
         self.redraw()
@@ -589,11 +536,10 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _retext(self, text: str) -> None:
         if not text.strip() or text == self.state.source.texts[self.state.place.spot.text]:
             return
-        source = self.state.source.with_text(text)
-        variant = replace(self.state.variant(), text=0)
-        spot = self.state.place.spot
+        before, variant, spot = self.state.source, replace(self.state.variant(), text=0), self.state.place.spot
 
         def compute(progress: Progress) -> Source:
+            source = before.with_text(text)
             source.compute(variant, spot.layer, spot.head, self.state.place.stage, (0, 0), progress)
             return source
 
@@ -621,12 +567,9 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _rows(self, spot: Spot) -> tuple[int, int]:
         """Return the first and last query whose exact rows are wanted: a block around the cursor."""
-        scene = self.state.scene
-        if scene is None:
-            return 0, 0
-        count = len(scene.queries.positions)
-        first = spot.query // _AROUND * _AROUND
-        return max(0, min(first, count - 1)), min(count - 1, first + _AROUND - 1)
+        scene, first = self.state.scene, spot.query // _AROUND * _AROUND
+        last = 0 if scene is None else len(scene.queries.positions) - 1
+        return max(0, min(first, last)), min(last, first + _AROUND - 1)
 
     def _arrived(self) -> None:
         first = not self.state.placed
@@ -635,23 +578,6 @@ class ExploreApp(App[int], inherit_bindings=False):
         if first:
             self.arrange(self.size.width, self.size.height)
         self.ask()
-        self.redraw()
-
-    def _deliver(self, call: Callable[[], None]) -> None:
-        """Call a function in the thread of the screen."""
-        loop = getattr(self, "_loop", None)
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._safely, call)
-
-    def _safely(self, call: Callable[[], None]) -> None:
-        # The screen is being taken down.
-        if self._exit:
-            return
-        try:
-            with self._context():
-                call()
-        except Exception as e:
-            self._handle_exception(e)
 
     def _report(self, status: str, error: BaseException | None) -> None:
         self.state.status = status
@@ -693,13 +619,7 @@ class ExploreApp(App[int], inherit_bindings=False):
 
 def spell_positions(positions: Sequence[int]) -> str:
     """Spell positions as `--query` takes them: `3`, `3:8`, or `3,5:7`."""
-    runs: list[list[int]] = []
-    for position in positions:
-        if runs and position == runs[-1][1]:
-            runs[-1][1] += 1
-        else:
-            runs.append([position, position + 1])
-    return ",".join(str(a) if b == a + 1 else f"{a}:{b}" for a, b in runs)
+    return ",".join(str(a) if a == b else f"{a}:{b + 1}" for a, b in position_runs(positions))
 
 
 def find(scene: Scene, needle: str, query: int, step: int) -> int | None:
@@ -717,18 +637,16 @@ def copied(state: WalkState, what: str) -> str:
     scene, head, spot, stage = state.scene, state.drawn, state.place.spot, state.drawn_stage
     if scene is None or head is None:
         return ""
-    axis = state.columns
+    axis, number = state.columns, partial(np.format_float_positional, unique=True, trim="-")
     names = [escape_control(span.text) for span in axis.names] or [f"dim {n}" for n in axis.positions]
     queries = [escape_control(span.text) for span in scene.queries.names]
     if what == "cell":
         row = head.row(stage, spot.query)
-        value = "" if row is None else np.format_float_positional(row[state.column], unique=True, trim="-")
+        value = "" if row is None else number(row[state.column])
         return f"{queries[spot.query]}\t{names[state.column]}\t{value}\n"
-    first, last = (spot.query, spot.query) if what == "row" else (0, len(queries) - 1)
     lines = ["\t".join([stage, *names])]
-    for query in range(first, last + 1):
+    for query in [spot.query] if what == "row" else range(len(queries)):
         row = head.row(stage, query)
         if row is not None:
-            cells = (np.format_float_positional(value, unique=True, trim="-") for value in row)
-            lines.append("\t".join([queries[query], *cells]))
+            lines.append("\t".join([queries[query], *map(number, row)]))
     return "\n".join(lines) + "\n"

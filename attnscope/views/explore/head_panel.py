@@ -6,43 +6,39 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Line, fit, joined, steps, wrapped
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Ink, Line, fit, joined, steps, wrapped
 from attnscope.views.explore.matrix import cut, scroll
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
 from attnscope.views.scales import Scale
-from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
 # Largest number of cells and lines of a thumbnail.
 _WIDEST, _TALLEST = 12, 6
-# Lines below the heads.
-_LEGEND = 4
+# Lines above and below the heads.
+_ABOVE, _LEGEND = 2, 4
 _WEIGHTS = Scale(0.0, 1.0, False)
 
 
 @dataclass
 class HeadsPanel:
-    """Draws the heads; keeps its scroll position and its thumbnails."""
+    """Draws the heads; keeps its scroll position."""
 
     top: int = 0
     left: int = 0
-
-    def __post_init__(self) -> None:
-        self._thumbnails = OwnedCache()
-        self._numbers = OwnedCache()
-        self._drawn: tuple[Scene | None, object, list[Line]] | None = None
-        self._last: tuple[range, range, int, int, int] | None = None
+    _drawn: tuple[object, list[Line]] = (None, [])
+    # of what is drawn: layers, heads, columns of a label, and columns and lines of a head, blanks included
+    _last: tuple[range, range, int, int, int] | None = None
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel; cached while the same heads are known and shown."""
         place = state.place
-        at = place.spot.layer, place.spot.head, place.panel == "heads"
-        shown = place.display, at, state.variant(), width, height, state.arrived
-        if self._drawn is None or self._drawn[0] is not state.scene or self._drawn[1] != (shown, id(state.source)):
-            self._drawn = state.scene, (shown, id(state.source)), self._draw(state, width, height)
-        return self._drawn[2]
+        at = place.spot.layer, place.spot.head, place.panel == "heads", place.display
+        shown = at, state.variant(), width, height, state.arrived, state.scene, id(state.source)
+        if self._drawn[0] != shown:
+            self._drawn = shown, self._draw(state, width, height)
+        return self._drawn[1]
 
     def _draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         self._last = None
@@ -52,111 +48,95 @@ class HeadsPanel:
         ink, place = state.ink, state.place
         label = max(len(_layer(layer)) for layer in scene.layers) + 2
         n_layers, n_heads = len(scene.layers), len(scene.heads)
-        above, below = 2, _LEGEND
-        room, lines = width - label, height - above - below
-        wide, tall = self._cell_size(state, scene, room, lines)
-        self.left = scroll(self.left, place.spot.head, max(1, room // wide), n_heads, beside=0)
-        self.top = scroll(self.top, place.spot.layer, max(1, lines // tall), n_layers, beside=0)
-        heads = range(self.left, min(n_heads, self.left + max(1, room // wide)))
-        layers = range(self.top, min(n_layers, self.top + max(1, lines // tall)))
+        room, lines, pictures = width - label, height - _ABOVE - _LEGEND, place.display == "thumbnails"
+        wide = max(2 if pictures or place.display == "roles" else 5, min(_WIDEST, room // n_heads))
+        tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
+        beside, below = max(1, room // wide), max(1, lines // tall)
+        self.left = scroll(self.left, place.spot.head, beside, n_heads, beside=0)
+        self.top = scroll(self.top, place.spot.layer, below, n_layers, beside=0)
+        heads = range(self.left, min(n_heads, self.left + beside))
+        layers = range(self.top, min(n_layers, self.top + below))
         self._last = layers, heads, label, wide, tall
-        title = place.display if place.display != "thumbnails" else "weights"
-        head: Line = [
-            Segment(f" {ink.plain(title)} ", state.title("heads")),
-            Segment(ink.plain(f" {n_layers} × {n_heads}"), DIM),
-        ]
+        title = [Segment(f" {ink.plain('weights' if pictures else place.display)} ", state.title("heads"))]
+        title.append(Segment(ink.plain(f" {n_layers} × {n_heads}"), DIM))
         numbers = [Segment(" " * label)]
         # Numbers of two digits need twice the room.
         step = 1 if wide > 2 or n_heads <= 10 else 2
         for n in heads[::step]:
             chosen = n <= place.spot.head < n + step
-            shown = place.spot.head if chosen else n
-            numbers.append(Segment(fit(_head(scene.heads[shown], wide), step * wide), BOLD if chosen else DIM))
-        drawn = [cut(head, width), cut(numbers, width)]
+            shown = scene.heads[place.spot.head if chosen else n]
+            numbers.append(Segment(fit(_head(shown, wide), step * wide), BOLD if chosen else DIM))
+        drawn = [cut(title, width), cut(numbers, width)]
         for layer in layers:
-            drawn += self._layer_lines(state, scene, layer, heads, label, wide, tall)
-        drawn += [[]] * (height - below - len(drawn))
-        return [*drawn, *self._legend(state, scene, width)]
+            drawn += _layer_lines(state, scene, layer, heads, label, wide, tall)
+        drawn += [[]] * (height - _LEGEND - len(drawn))
+        return [*drawn, *_legend(state, scene, width)]
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
         if self._last is None:
             return None
         layers, heads, label, wide, tall = self._last
-        layer, head = layers.start + (y - 2) // tall, heads.start + (x - label) // wide
-        if y < 2 or x < label or layer not in layers or head not in heads:
+        layer, head = layers.start + (y - _ABOVE) // tall, heads.start + (x - label) // wide
+        if y < _ABOVE or x < label or layer not in layers or head not in heads:
             return None
-        spot = state.place.spot
-        return Action("goto", replace(spot, layer=layer, head=head, key=None))
+        return Action("goto", replace(state.place.spot, layer=layer, head=head, key=None))
 
-    def _cell_size(self, state: WalkState, scene: Scene, room: int, lines: int) -> tuple[int, int]:
-        """Return columns and lines of a head, a blank between heads included."""
-        n_layers, n_heads = len(scene.layers), len(scene.heads)
-        least = 2 if state.place.display in ("thumbnails", "roles") else 5
-        wide = max(least, min(_WIDEST, room // n_heads))
-        tall = max(1, min(_TALLEST, lines // n_layers, max(2, wide // 2)))
-        return wide, tall if state.place.display == "thumbnails" else min(tall, 2)
 
-    def _layer_lines(
-        self, state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int
-    ) -> list[Line]:
-        place = state.place
-        here = layer == place.spot.layer
-        mark = (">" if state.ink.ascii else "▸") if here else " "
-        names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
-        lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
-        for head in heads:
-            chosen = here and head == place.spot.head
-            for n, cell in enumerate(self._cell(state, scene, layer, head, wide, tall, chosen=chosen)):
-                lines[n] += cell
-        return lines
-
-    def _cell(
-        self, state: WalkState, scene: Scene, layer: int, head: int, wide: int, tall: int, *, chosen: bool
-    ) -> list[Line]:
-        display, ink = state.place.display, state.ink
-        inner = wide - 1
-        end = Segment(("<" if ink.ascii else "◂") if chosen else " ", BOLD)
-        if display == "thumbnails":
+def _layer_lines(
+    state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int
+) -> list[Line]:
+    place, ink = state.place, state.ink
+    here = layer == place.spot.layer
+    mark = (">" if ink.ascii else "▸") if here else " "
+    names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
+    lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
+    for head in heads:
+        chosen = here and head == place.spot.head
+        if place.display == "thumbnails":
             known = state.source.head(state.variant(), layer, head)
-            return [
-                [*line, end if n == 0 else Segment(" ")]
-                for n, line in enumerate(self._thumbnail(state, known, inner, tall))
-            ]
-        if display == "roles":
-            text, style = _role(state, scene, layer, head, inner)
+            cells = _thumbnail(state, known, wide - 1, tall)
         else:
-            number = _of_display(scene, display)
-            cells = [] if number is None else self._numbers.get(number, inner, lambda: _numbers(state, number, inner))
-            text, style = cells[layer][head] if cells else ("", DIM)
-        if chosen:
-            style = CURSOR
-        first: Line = [Segment(fit(text, inner, right=display != "roles"), style), end]
-        return [first, *[[Segment(" " * inner, PLAIN), Segment(" ")] for _ in range(tall - 1)]]
+            text, style = _written(state, scene, layer, head, wide - 1)
+            text = fit(text, wide - 1, right=place.display != "roles")
+            cells = [[Segment(text, CURSOR if chosen else style)], *[[Segment(" " * (wide - 1), PLAIN)]] * (tall - 1)]
+        for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
+            line += [*cell, Segment(" ") if n else Segment(("<" if ink.ascii else "◂") if chosen else " ", BOLD)]
+    return lines
 
-    def _thumbnail(self, state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
-        ink = state.ink
-        per_line = 2 if ink.colours and not ink.ascii else 1
-        if head is None:
-            return [[Segment(("." if ink.ascii else "·") * wide, DIM)] for _ in range(tall)]
 
-        return self._thumbnails.get(head, (wide, tall, per_line), lambda: _picture(state, head, wide, tall, per_line))
+def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
+    if head is None:
+        return [[Segment(state.ink.plain("·") * wide, DIM)]] * tall
+    return head.made((state.ink, wide, tall), lambda: _picture(state.ink, head, wide, tall))
 
-    def _legend(self, state: WalkState, scene: Scene, width: int) -> list[Line]:
-        """Describe the number of the head under the cursor, in two lines."""
-        ink, spot, display = state.ink, state.place.spot, state.place.display
-        name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
-        if display == "roles":
-            return _role_legend(state, scene, name, width)
+
+def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:
+    """Return the letter of a head's role, or its number, and the colour of it."""
+    ink, roles, display = state.ink, scene.roles, state.place.display
+    if display != "roles":
         number = _of_display(scene, display)
-        if number is not None:
-            value = float(number.values[spot.layer, spot.head])
-            value_text = f"{name}: {display} {'?' if np.isnan(value) else digits_for(number.values, 2).text(value)}"
-            meaning = wrapped(ink.plain(number.meaning), width)[:2]
-            return [[Segment(fit(ink.plain(value_text), width))], *([Segment(line, DIM)] for line in meaning)]
-        head = state.head
-        chosen = wrapped(ink.plain(f"{name} {head.chosen if head else ''}"), width)[:3]
-        return [[Segment(line, DIM)] for line in chosen]
+        return ("", DIM) if number is None else number.made(ink, lambda: _numbers(ink, number))[layer][head]
+    index = -1 if roles is None else int(roles.main[layer, head])
+    if roles is None or index < 0:
+        return ink.plain("·"), DIM
+    return fit(roles.letters[index], width), ink.role(roles.colours[index], float(roles.strength[layer, head]))
+
+
+def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
+    """Describe the number of the head under the cursor, in two lines."""
+    ink, spot, display = state.ink, state.place.spot, state.place.display
+    name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
+    if display == "roles":
+        return _role_legend(state, scene, name, width)
+    number = _of_display(scene, display)
+    if number is None:
+        chosen = f"{name} {state.head.chosen if state.head else ''}"
+        return [[Segment(line, DIM)] for line in wrapped(ink.plain(chosen), width)[:3]]
+    value = float(number.values[spot.layer, spot.head])
+    value_text = f"{name}: {display} {'?' if np.isnan(value) else digits_for(number.values, 2).text(value)}"
+    meaning = wrapped(ink.plain(number.meaning), width)[:2]
+    return [[Segment(fit(ink.plain(value_text), width))], *([Segment(line, DIM)] for line in meaning)]
 
 
 def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[Line]:
@@ -172,16 +152,15 @@ def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[
     return [[Segment(fit(ink.plain(f"{name}: {role}"), width))], *([Segment(line, DIM)] for line in lines)]
 
 
-def _picture(state: WalkState, head: WalkHead, wide: int, tall: int, per_line: int) -> list[Line]:
+def _picture(ink: Ink, head: WalkHead, wide: int, tall: int) -> list[Line]:
     """Return the lines of a thumbnail, with one or two cells above each other on a line."""
-    ink = state.ink
+    per_line = 2 if ink.colours and not ink.ascii else 1
     cells = thumbnail(head, tall * per_line, wide)
-    shades = np.full((1, 1), NONE) if cells is None else steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
+    shades = np.full((tall * per_line + 1, wide), NONE)
+    if cells is not None:
+        shades[: cells.shape[0], : cells.shape[1]] = steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
     lines: list[Line] = []
-    for n in range(0, tall * per_line, per_line):
-        rows = [shades[m].tolist() if m < len(shades) else [NONE] * shades.shape[1] for m in (n, n + 1)]
-        pad = [NONE] * (wide - shades.shape[1])
-        above, below = rows[0] + pad, rows[1] + pad
+    for above, below in zip(shades[:-1:per_line].tolist(), shades[1::per_line].tolist(), strict=True):
         if per_line == 2:
             lines.append(joined(ink.half(a, b, signed=False) for a, b in zip(above, below, strict=True)))
         elif ink.colours:
@@ -203,24 +182,13 @@ def _of_display(scene: Scene, display: str) -> HeadNumber | None:
     return next((number for number in scene.numbers if number.name == display), None)
 
 
-def _numbers(state: WalkState, number: HeadNumber, width: int) -> list[list[tuple[str, Style]]]:
+def _numbers(ink: Ink, number: HeadNumber) -> list[list[tuple[str, Style]]]:
     """Return how the number of every head is written, and its colour."""
     finite = number.values[np.isfinite(number.values)]
     scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else Scale(0.0, 1.0, False)
-    digits = digits_for(number.values, 2)
-    shades, written = steps(number.values, scale), []
-    for values, row in zip(number.values.tolist(), shades.tolist(), strict=True):
-        texts = ["" if np.isnan(value) else state.ink.plain(digits.text(value)) for value in values]
-        styles = [state.ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
-        written.append([(fit(text, width, right=True), style) for text, style in zip(texts, styles, strict=True)])
+    digits, written = digits_for(number.values, 2), []
+    for values, row in zip(number.values.tolist(), steps(number.values, scale).tolist(), strict=True):
+        texts = ["" if np.isnan(value) else ink.plain(digits.text(value)) for value in values]
+        styles = [ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
+        written.append([*zip(texts, styles, strict=True)])
     return written
-
-
-def _role(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:
-    if scene.roles is None:
-        return ("." if state.ink.ascii else "·"), DIM
-    index = int(scene.roles.main[layer, head])
-    if index < 0:
-        return ("." if state.ink.ascii else "·"), DIM
-    strength = float(scene.roles.strength[layer, head])
-    return fit(scene.roles.letters[index], width), state.ink.role(scene.roles.colours[index], strength)

@@ -143,6 +143,11 @@ def joined(pieces: Iterable[tuple[str, Style]]) -> Line:
     return [*line, Segment("".join(texts), last)] if texts else line
 
 
+def clickable(action: str) -> Style:
+    """Return a style that tells a click which action it calls."""
+    return Style(meta={"action": action})
+
+
 def cells_wide(line: Sequence[Segment]) -> int:
     """Count the cells of a line."""
     return sum(cell_len(segment.text) for segment in line)

@@ -1,7 +1,7 @@
 """The matrix of a head, with labels and a cursor: colours, half blocks, shades or numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.cells import cell_len
@@ -9,24 +9,11 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnscope.views.axes import Axis
-from attnscope.views.explore.ink import (
-    BOLD,
-    CURSOR,
-    DIM,
-    FORBIDDEN,
-    NONE,
-    PLAIN,
-    Ink,
-    Line,
-    fit,
-    joined,
-    steps,
-)
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, FORBIDDEN, NONE, PLAIN, Ink, Line, fit, joined, steps
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import Digits, cell_text, digits_for
 from attnscope.views.scales import LogScale
 from attnscope.views.walk.cell import later_steps
-from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import DIFFERENCE, Scene
 from attnscope.views.walk.window import Window
@@ -63,7 +50,6 @@ class MatrixPanel:
 
     top: int = 0  # first row of cells
     left: int = 0  # first column of cells
-    _widths: OwnedCache = field(default_factory=OwnedCache)
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel."""
@@ -102,7 +88,9 @@ class MatrixPanel:
         n_rows = -(-len(scene.queries.positions) // zoom)
         n_columns = -(-len(state.columns.positions) // zoom)
         lines = height - _ABOVE - _BELOW
-        label = self._widths.get(scene, (ink, width), lambda: _label_width(scene.queries, ink, width))
+        names = scene.queries.names[:512]
+        longest = scene.made(("label", ink), lambda: max((cell_len(ink.name(span)) for span in names), default=0))
+        label = scene.queries.digits + 3 + min(longest, _NAMES, max(4, width // 4))
         room = max(1, width - label)
         square = 2 if zoom == 1 or 2 * n_columns <= room else 1  # of a map, all columns are in sight if they fit
         per_line, tall, numbers = 1, 1, False
@@ -195,12 +183,6 @@ def cut(line: Line, width: int) -> Line:
     return kept
 
 
-def _label_width(axis: Axis, ink: Ink, width: int) -> int:
-    names = axis.names[:512]
-    longest = max((cell_len(ink.name(span)) for span in names), default=0)
-    return axis.digits + 2 + min(longest, _NAMES, max(4, width // 4)) + 1
-
-
 def _digits_of(matrix: np.ndarray) -> tuple[Digits, int]:
     """Return how the numbers of a matrix are written, and the columns of a cell."""
     digits = digits_for(matrix, 2)
@@ -261,46 +243,35 @@ def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -
 
 
 def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
+    ink, signed = state.ink, state.drawn_stage != "weights"
     shades = steps(shown.values, state.scale(shown.kind))
-    lines = []
-    signed = state.drawn_stage != "weights"
-    at = state.place.spot.query // layout.zoom, state.column // layout.zoom
-    cursor = at[0] - layout.rows.start, at[1] - layout.columns.start
+    cursor = state.place.spot.query // layout.zoom - layout.rows.start
+    lines: list[Line] = []
     for first in range(0, len(layout.rows), layout.rows_per_line):
-        row = layout.rows.start + first
+        row, last = layout.rows.start + first, first + layout.rows_per_line
         label = _label(state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout)
-        here = cursor[1] if first <= cursor[0] < first + layout.rows_per_line else -1
+        here = state.column // layout.zoom - layout.columns.start if first <= cursor < last else -1
         if layout.mode == "halves":
             below = shades[first + 1] if first + 1 < len(shades) else np.full(shades.shape[1], NONE)
-            cells = _halves(state.ink, shades[first], below, signed, here, lower=cursor[0] > first)
-        elif layout.numbers:
-            texts = _texts(state, scene, shown, first, layout)
-            for n in range(layout.tall):
-                middle = n == (layout.tall - 1) // 2
-                written = texts if middle else [" " * layout.cell] * len(texts)
-                before = label if middle else [Segment(" " * layout.label)]
-                lines.append([*before, *_numbered(state.ink, written, shades[first], signed, here)])
+            lines.append([*label, *_halves(ink, shades[first], below, signed, here, lower=cursor > first)])
             continue
-        else:
-            cells = _blocks(state.ink, shades[first], signed, here, layout, shades=layout.mode == "shades")
-        lines.append([*label, *cells])
-        for _ in range(layout.tall - 1):
-            below_label = [Segment(" " * layout.label)]
-            lines.append([*below_label, *_blocks(state.ink, shades[first], signed, here, layout, again=True)])
+        texts, blank = _texts(state, scene, shown, shades[first], first, layout), [" " * layout.cell] * shades.shape[1]
+        # Numbers stand in the middle of a tall cell.
+        named = (layout.tall - 1) // 2 if layout.numbers else 0
+        for n in range(layout.tall):
+            before = label if n == named else [Segment(" " * layout.label)]
+            cells = _cells(ink, texts if n == named else blank, shades[first].tolist(), signed, here, layout)
+            lines.append([*before, *cells])
     return lines
 
 
-def _numbered(ink: Ink, texts: Sequence[str], row: np.ndarray, signed: bool, here: int) -> Line:
-    """Return a line of a row of cells that numbers are written in."""
-    styles = [DIM if step == FORBIDDEN else ink.cell(step, signed=signed) for step in row.tolist()]
-    if here >= 0:
-        styles[here] = CURSOR
-    return joined(zip(texts, styles, strict=True))
-
-
-def _texts(state: WalkState, scene: Scene, shown: Window, n: int, layout: _Layout) -> list[str]:
-    """Return the numbers of a row of the cells that are visible."""
+def _texts(state: WalkState, scene: Scene, shown: Window, row: np.ndarray, n: int, layout: _Layout) -> list[str]:
+    """Return what is written in a row of the visible cells: numbers, shades, or a mark of forbidden cells."""
     ink, head, stage = state.ink, state.drawn, state.drawn_stage
+    if layout.mode == "shades":
+        return [ink.shade(step, signed=stage != "weights")[: layout.cell] for step in row.tolist()]
+    if not layout.numbers:
+        return [fit("·" if step == FORBIDDEN else "", layout.cell) for step in row.tolist()]
     digits, _ = state.written(_digits_of)
     masked = head is not None and layout.rows[n] in head.masked_rows
     texts = []
@@ -318,24 +289,16 @@ def _texts(state: WalkState, scene: Scene, shown: Window, n: int, layout: _Layou
     return texts
 
 
-def _blocks(
-    ink: Ink, row: np.ndarray, signed: bool, here: int, layout: _Layout, *, shades: bool = False, again: bool = False
-) -> Line:
-    """Return a row of cells; `again` for the lines of a tall cell below its first."""
-    pieces, wide = [], layout.cell
-    for n, step in enumerate(row.tolist()):
-        style = PLAIN if shades else ink.cell(step, signed=signed)
-        text = (
-            ink.shade(step, signed=signed)[:wide]
-            if shades
-            else fit("·" if step == FORBIDDEN and not again else "", wide)
-        )
-        if n == here:
-            text, style = ("[" + " " * (wide - 2) + "]")[:wide], CURSOR if shades else style + BOLD
-        elif step == FORBIDDEN:
-            style = DIM
-        pieces.append((text, style))
-    return joined(pieces)
+def _cells(ink: Ink, texts: Sequence[str], row: list[int], signed: bool, here: int, layout: _Layout) -> Line:
+    """Return a line of a row of cells; the cell under the cursor has a frame unless it has a number."""
+    colours = [PLAIN if layout.mode == "shades" else ink.cell(step, signed=signed) for step in row]
+    styles = [DIM if step == FORBIDDEN else colour for step, colour in zip(row, colours, strict=True)]
+    if here >= 0:
+        styles[here] = colours[here] + BOLD if layout.mode == "blocks" and not layout.numbers else CURSOR
+        if not layout.numbers:
+            frame = ("[" + " " * (layout.cell - 2) + "]")[: layout.cell]
+            texts = [*texts[:here], frame, *texts[here + 1 :]]
+    return joined(zip(texts, styles, strict=True))
 
 
 def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: int, *, lower: bool) -> Line:

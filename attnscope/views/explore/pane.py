@@ -1,6 +1,7 @@
 """A widget that shows lines, and redraws only changed ones."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
 
 from textual import events, on
 from textual.geometry import Region
@@ -9,31 +10,21 @@ from textual.widget import Widget
 
 from attnscope.views.explore.ink import Line
 
-Draw = Callable[[int, int], list[Line]]
-
 
 class Pane(Widget, inherit_bindings=False):
-    """Lines of text; `clicked` is called with its name, a column and a line, `scrolled` with rows and columns."""
+    """Lines of text that the application draws, and is told clicks and the wheel of."""
 
+    # the ExploreApp, whose module imports this one
+    app: Any
     can_focus = False
-
-    def __init__(
-        self,
-        name: str,
-        draw: Draw,
-        clicked: Callable[[str, int, int], None],
-        scrolled: Callable[[str, int, int], None],
-    ) -> None:
-        super().__init__(id=name)
-        self._draw, self._clicked, self._scrolled = draw, clicked, scrolled
-        self.lines: list[Line] = []
+    lines: Sequence[Line] = ()
 
     def redraw(self) -> None:
         """Draw lines that have changed."""
         if not self.display:
             return
         width, height = self.size
-        before, self.lines = self.lines, self._draw(width, height) if width and height else []
+        before, self.lines = self.lines, self.app.draw(str(self.id), width, height) if width and height else []
         if before is self.lines:
             return
         for y in range(max(len(before), len(self.lines))):
@@ -53,7 +44,7 @@ class Pane(Widget, inherit_bindings=False):
     def on_click(self, event: events.Click) -> None:
         """Report the place of a click."""
         event.stop()
-        self._clicked(str(self.id), event.x, event.y)
+        self.app.clicked(str(self.id), event.x, event.y, event.style.meta.get("action", ""))
 
     @on(events.MouseScrollDown)
     @on(events.MouseScrollUp)
@@ -61,4 +52,4 @@ class Pane(Widget, inherit_bindings=False):
         """Tell that the wheel was turned; with Shift, it moves columns."""
         event.stop()
         step = 1 if isinstance(event, events.MouseScrollDown) else -1
-        self._scrolled(str(self.id), *((0, step) if event.shift else (step, 0)))
+        self.app.scrolled(str(self.id), *((0, step) if event.shift else (step, 0)))

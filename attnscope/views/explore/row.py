@@ -13,7 +13,6 @@ from attnscope.views.explore.matrix import cut
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import MASKED, formatted, number_text
 from attnscope.views.walk.cell import (
-    CellNumbers,
     arithmetic,
     cell_numbers,
     listed_weights,
@@ -71,20 +70,22 @@ class RowPanel:
         if head is None:
             notice = state.status or "this head is not there"
             return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
-        cell = cell_numbers(scene, head, query, state.key)
-        below = [*_cell_lines(state, scene, head, cell, width)]
-        forecast = _forecasts(state, scene, width) if state.place.predictions else []
-        room = height - len(lines) - len(below) - 1
-        middle = forecast or _statistics(head, query, len(scene.sources.positions), width, ink)
-        if forecast and len(forecast) > room - 4:
-            forecast = forecast[: max(0, room - 4)]
-            middle = forecast
-        count = max(1, min(_MOST, room - len(middle) - 2))
-        for source in sources_of(scene, head, query, ink, count):
+        below = _cell_lines(state, scene, head, width)
+        room = height - len(below) - 2
+        if state.place.predictions:
+            middle = _forecasts(state, scene, width)[: max(0, room - 4)]
+        else:
+            middle = _statistics(head, query, len(scene.sources.positions), width, ink)
+        sources, others = _sources(scene, head, query, ink, max(1, min(_MOST, room - len(middle) - 2)))
+        for source in sources:
             if source.key is not None:
                 self._keys[len(lines)] = source.key
             lines.append(_source(source, state, width))
-        lines += _others(scene, head, query, width, ink, count)
+        if query in head.masked_rows:
+            lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
+        elif others is not None:
+            label = fit(f"  {others[0]}", width - 14)
+            lines.append([Segment(label, DIM), Segment(f" {ink.plain(formatted(others[1], '.3f')):>6}", DIM)])
         for part in (middle, below):
             if len(lines) + len(part) <= height:
                 lines += [[]] * (len(lines) + len(part) < height)
@@ -93,10 +94,7 @@ class RowPanel:
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
-        if y not in self._keys:
-            return None
-        spot = state.place.spot
-        return Action("goto", replace(spot, key=self._keys[y]))
+        return Action("goto", replace(state.place.spot, key=self._keys[y])) if y in self._keys else None
 
 
 def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, width: int) -> Line:
@@ -113,28 +111,36 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     return cut([*line, Segment(" " * max(0, gap)), Segment(ink.plain(names), DIM)], width)
 
 
-def sources_of(scene: Scene, head: WalkHead, query: int, ink: Ink, count: int) -> list[SourceLine]:
-    """Return the sources of a row with most weight: the largest of an exact row, else the listed ones."""
-    row = head.row("weights", query)
+def _sources(
+    scene: Scene, head: WalkHead, query: int, ink: Ink, count: int
+) -> tuple[list[SourceLine], tuple[str, float] | None]:
+    """Return the strongest sources of a row, and a name and the weight of the others; None for none.
+
+    They are the largest of an exact row, else the listed ones.
+    """
+    row, ranked = head.row("weights", query), head.sources
     if query in head.masked_rows:
-        return []
-    listed = list[SourceLine]()
-    if row is not None and (head.sources is None or not head.sources.left_out):
-        order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")[:count].tolist()
-        values = listed_weights(scene, head, query, "value")
-        for key in order:
-            if row[key] >= _LITTLE or not listed:
-                listed.append(SourceLine(key, _named(scene.keys, key, ink), float(row[key]), values.get(key)))
-        return listed
-    if head.sources is None:
-        return []
-    value = head.sources.measures.get("value")
-    for rank, place in enumerate(head.sources.places[query].tolist()[:count]):
+        return [], None
+    if row is not None and (ranked is None or not ranked.left_out):
+        order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")
+        count = max(1, min(count, int((row >= _LITTLE).sum())))
+        known, rest = listed_weights(scene, head, query, "value"), row[order[count:]]
+        sources = [
+            SourceLine(key, _named(scene.keys, key, ink), float(row[key]), known.get(key))
+            for key in order[:count].tolist()
+        ]
+        more, rest = int((rest > 0).sum()), rest[np.isfinite(rest)].astype(np.float64)
+        return sources, (f"{more} more", float(rest.sum())) if more else None
+    if ranked is None:
+        return [], None
+    values, sources = ranked.measures.get("value"), []
+    for rank, place in enumerate(ranked.places[query].tolist()[:count]):
         if place >= 0:
-            known = None if value is None else float(value[query, rank])
-            weight = float(head.sources.measures["weight"][query, rank])
-            listed.append(SourceLine(scene.key_of_source(place), _named(scene.sources, place, ink), weight, known))
-    return listed
+            value = None if values is None else float(values[query, rank])
+            weight = float(ranked.measures["weight"][query, rank])
+            sources.append(SourceLine(scene.key_of_source(place), _named(scene.sources, place, ink), weight, value))
+    missing = unlisted(head, query)
+    return sources, None if missing is None or missing < _LITTLE else ("not listed", missing)
 
 
 def _named(axis: Axis, index: int, ink: Ink) -> str:
@@ -157,40 +163,19 @@ def _source(source: SourceLine, state: WalkState, width: int) -> Line:
     ]
 
 
-def _others(scene: Scene, head: WalkHead, query: int, width: int, ink: Ink, count: int) -> list[Line]:
-    """Return a line for the unlisted weight of the row."""
-    if query in head.masked_rows:
-        return [[Segment(fit(MASKED + ": no key is allowed", width), DIM)]]
-    row = head.row("weights", query)
-    if row is not None and (head.sources is None or not head.sources.left_out):
-        shown = np.sort(row[np.isfinite(row)])[::-1]
-        remaining = shown[max(1, min(count, int((shown >= _LITTLE).sum()))) :]
-        if not (remaining > 0).any():
-            return []
-        label, total = f"{int((remaining > 0).sum())} more", float(remaining.astype(np.float64).sum())
-    else:
-        missing = unlisted(head, query)
-        if missing is None or missing < 5e-4:
-            return []
-        label, total = "not listed", missing
-    return [[Segment(fit(f"  {label}", width - 14), DIM), Segment(f" {ink.plain(formatted(total, '.3f')):>6}", DIM)]]
-
-
 def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -> list[Line]:
     # of a short text, all weight is within a long distance
-    near = (s.name for s in ROW_STATISTICS if s.within is not None and s.within < n_keys)
-    names = [*_STATISTICS, *near]
+    near = {s.name: s.name.replace("_", " ") + " {}" for s in ROW_STATISTICS if s.within and s.within < n_keys}
     phrases = []
-    for name in names:
+    for name, form in (_STATISTICS | near).items():
         if name in head.rows and np.isfinite(value := float(head.rows[name][query])):
-            form = _STATISTICS.get(name, name.replace("_", " ") + " {}")
             phrases.append(form.format(formatted(value, ".2f")))
-    lines = flowed(phrases, width, " · ")
-    return [[Segment(ink.plain(line), DIM)] for line in lines[:4]]
+    return [[Segment(ink.plain(line), DIM)] for line in flowed(phrases, width, " · ")[:4]]
 
 
-def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, cell: CellNumbers, width: int) -> list[Line]:
+def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, width: int) -> list[Line]:
     ink, query, key = state.ink, state.place.spot.query, state.key
+    cell = cell_numbers(scene, head, query, key)
     names = [_named(axis, n, ink) for axis, n in ((scene.queries, query), (scene.keys, key))]
     room = max(4, (width - 10) // 2)
     title = f" {fit(names[0], room).rstrip()} ← {fit(names[1], room).rstrip()}"

@@ -12,7 +12,6 @@ from attnscope.views.explore.ink import LABEL, TITLE, Ink
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import LogScale, Scale, scale_for
 from attnscope.views.walk.cell import difference, strongest_key
-from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.place import OUTPUT, Action, Begin, Bounds, Place, Spot, apply, fit
 from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
 from attnscope.views.walk.window import Window, window, zooms
@@ -34,9 +33,9 @@ class WalkState:
     error: str = ""  # the latest error; empty if none
     arrived: int = 0
     placed: bool = False  # there has been a scene, so that the place is one of its
-    _made: OwnedCache = field(default_factory=OwnedCache)
     _shown: tuple[Variant, Scene] | None = None
-    _last_difference: tuple[WalkHead, OwnedCache] | None = None
+    # the latest difference: two heads and their stage, and the head that is drawn
+    _last_difference: tuple[tuple[WalkHead, WalkHead, str], WalkHead | None] | None = None
 
     def __post_init__(self) -> None:
         if self.begin is not None:
@@ -83,8 +82,12 @@ class WalkState:
         there, here = self.source.scene(variant), self.source.scene(self.variant())
         if there is None or here is None:
             return None
-        of_there = self._made.get(there, "positions", OwnedCache)
-        if not of_there.get(here, "same", lambda: _same_positions(there, here)):
+        pairs = ((there.queries, here.queries), (there.keys, here.keys))
+        same = there is here or there.made(
+            ("positions", here),
+            lambda: all(a.names == b.names and [*a.positions] == [*b.positions] for a, b in pairs),
+        )
+        if not same:
             return None
         return self.source.head(variant, pin.layer, pin.head)
 
@@ -95,11 +98,9 @@ class WalkState:
         counts = self.source.total, len(self.source.masks)
         if scene is None:
             return Bounds(*counts)
-        head = self.head
         n_queries, n_keys = len(scene.queries.positions), len(scene.keys.positions)
-        run = None
-        if head is not None and head.map is not None:
-            run = max(1, -(-n_queries // max(1, len(head.map.queries) - 1)))
+        pooled = None if self.head is None else self.head.map
+        run = 2 if pooled is None else max(2, -(-n_queries // max(1, len(pooled.queries) - 1)))
         return Bounds(
             *counts,
             len(scene.layers),
@@ -107,7 +108,7 @@ class WalkState:
             n_queries,
             n_keys,
             scene.stages,
-            zooms(n_queries, n_keys, run) if run is None or run > 1 else zooms(n_queries, n_keys),
+            zooms(n_queries, n_keys, run),
             (*DISPLAYS, *(number.name for number in scene.numbers)),
             max(1, scene.width),
             scene.units,
@@ -116,8 +117,8 @@ class WalkState:
     def act(self, action: Action) -> bool:
         """Do an action; return whether the place changed."""
         before = self.place
-        if action.name == "unit" and action.value is None:
-            action = replace(action, value=self._next_unit())
+        if action.name in ("unit", "follow") and action.value is None:
+            action = replace(action, value=self._next_unit() if action.name == "unit" else self._strongest_source())
         self.place = apply(self.place, action, self.bounds)
         self.settle()
         return self.place != before
@@ -130,6 +131,12 @@ class WalkState:
         unit = scene.units[(scene.units.index(scene.unit) + 1) % len(scene.units)]
         other = self.source.scene(replace(self.variant(), unit=unit))
         return None if other is None else (unit, lambda spot: regrouped(spot, scene, other))
+
+    def _strongest_source(self) -> int | None:
+        """Return the query that is the strongest source of the row; None if it is none, or not known."""
+        scene = self.scene
+        key = None if scene is None else strongest_key(scene, self.head, self.place.spot.query)
+        return None if scene is None or key is None else scene.query_of_key(key)
 
     def settle(self) -> None:
         """Fit the place to the source's current data, and resolve the key."""
@@ -144,23 +151,13 @@ class WalkState:
         self._refresh()
         if place.spot.key is None:
             strongest = strongest_key(scene, self.head, place.spot.query)
-            if strongest is not None:
-                place = replace(place, spot=replace(place.spot, key=strongest))
-        self.place = place
+            self.place = replace(place, spot=replace(place.spot, key=strongest))
 
     def replace_source(self, source: Source) -> None:
         """Walk through something else, from the same place as far as it is there."""
         self.source, self._shown = source, None
-        spot = self.place.spot
-        masks = len(source.masks)
-        self.place = replace(
-            self.place,
-            spot=replace(spot, text=0, mask=min(spot.mask, masks - 1), key=None),
-            pinned=None,
-            pinned_cuts=(),
-            cuts=(),
-            history=(),
-        )
+        spot = replace(self.place.spot, text=0, mask=min(self.place.spot.mask, len(source.masks) - 1), key=None)
+        self.place = replace(self.place, spot=spot, pinned=None, pinned_cuts=(), cuts=(), history=())
         self.settle()
 
     def _begin(self, scene: Scene) -> None:
@@ -178,21 +175,15 @@ class WalkState:
             # Brief dumps have no thumbnails.
             self.place = replace(self.place, display=scene.numbers[0].name)
         words = [n for n, special in enumerate(scene.queries.special) if not special]
-        layer = _numbered(scene.layers, requested.layer, "layer")
-        head = _numbered(scene.heads, requested.head, "head")
+        layer = begin[0] if requested.layer is None else _numbered(scene.layers, requested.layer, "layer")
+        head = begin[1] if requested.head is None else _numbered(scene.heads, requested.head, "head")
         query = _on_axis(scene.queries, requested.query, scene.tokens_of)
         key = _on_axis(scene.keys, requested.key, scene.tokens_of_key)
-        spot = replace(
-            self.place.spot,
-            layer=begin[0] if layer is None else layer,
-            head=begin[1] if head is None else head,
-            query=(words[-1] if words else 0) if query is None else query,
-            key=key,
-        )
-        self.place = replace(self.place, spot=spot)
+        row = (words[-1] if words else 0) if query is None else query
+        self.place = replace(self.place, spot=replace(self.place.spot, layer=layer, head=head, query=row, key=key))
         bounds = self.bounds
-        long = max(bounds.queries, bounds.keys) > _LONG
-        self.place = replace(self.place, zoom=bounds.zooms[-1] if long and query is None else 1)
+        if query is None and max(bounds.queries, bounds.keys) > _LONG:
+            self.place = replace(self.place, zoom=bounds.zooms[-1])
 
     def title(self, panel: str) -> Style:
         """Return the style of a panel's title, which shows where the keys go."""
@@ -235,14 +226,13 @@ class WalkState:
         return None if pinned is None else self._difference(head, pinned)
 
     def _difference(self, head: WalkHead, pinned: WalkHead) -> WalkHead | None:
-        def make() -> WalkHead | None:
-            changes = difference(head, pinned, self.place.stage)
-            return None if changes is None else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
-
-        if self._last_difference is None or self._last_difference[0] is not head:
-            # Differences are as large as matrices, so that only those of one head are kept.
-            self._last_difference = head, OwnedCache()
-        return self._last_difference[1].get(pinned, self.place.stage, make)
+        key = head, pinned, self.place.stage
+        if self._last_difference is None or self._last_difference[0] != key:
+            # A difference is as large as a matrix, so that only one is kept.
+            changes = difference(*key)
+            drawn = None if changes is None else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
+            self._last_difference = key, drawn
+        return self._last_difference[1]
 
     @property
     def drawn_stage(self) -> str:
@@ -251,25 +241,23 @@ class WalkState:
 
     def cells(self, rows: range, columns: range, zoom: int) -> Window:
         """Return the cells of the matrix that are visible."""
-        scene, head = self.scene, self.drawn
-        assert scene is not None
-        return window(
-            scene, head or WalkHead(0, 0), (self.drawn_stage, len(self.columns.positions)), rows, columns, zoom
-        )
+        assert self.scene is not None
+        drawn = self.drawn_stage, len(self.columns.positions)
+        return window(self.scene, self.drawn or WalkHead(0, 0), drawn, rows, columns, zoom)
 
     def written(self, made_of: Callable[[np.ndarray], tuple[Digits, int]]) -> tuple[Digits, int]:
         """Return how the numbers of the matrix are written; `made_of` finds that once for every matrix."""
         head, stage = self.drawn, self.drawn_stage
         if head is None or stage not in head.stages:
             return Digits(2), 6
-        return self._made.get(head, ("written", stage), lambda: made_of(head.stages[stage]))
+        return head.made(("written", stage), lambda: made_of(head.stages[stage]))
 
     def scale(self, kind: str) -> Scale | LogScale:
         """Return the scale of the matrix's colours: of maps, it is logarithmic."""
         head, stage = self.drawn, self.drawn_stage
         if head is None:
             return Scale(0.0, 1.0, False)
-        return self._made.get(head, (stage, kind == "map"), lambda: self._scale(head, stage, kind))
+        return head.made(("scale", stage, kind == "map"), lambda: self._scale(head, stage, kind))
 
     def _scale(self, head: WalkHead, stage: str, kind: str) -> Scale | LogScale:
         if kind == "map" and head.map is not None:
@@ -294,24 +282,13 @@ def regrouped(spot: Spot, before: Scene, after: Scene) -> Spot:
     return replace(spot, query=query, key=None)
 
 
-def _same_positions(scene: Scene, other: Scene) -> bool:
-    """Tell whether the rows and columns of two scenes are the same tokens."""
-    if scene is other:
-        return True
-    pairs = ((scene.queries, other.queries), (scene.keys, other.keys))
-    return all(a.names == b.names and list(a.positions) == list(b.positions) for a, b in pairs)
-
-
-def _numbered(numbers: Sequence[Number], wanted: str | None, what: str) -> int | None:
-    """Return the index of a layer or head."""
-    if wanted is None:
-        return None
-    known = [str(number) for number in numbers]
-    if wanted in known:
-        return known.index(wanted)
-    if wanted.startswith("-") and wanted[1:].isdigit() and 0 < int(wanted[1:]) <= len(known):
-        return len(known) - int(wanted[1:])
-    raise UsageError(f"there is no {what} {wanted}", where=arg(what), hint=f"there are {', '.join(known[:40])}")
+def _numbered(numbers: Sequence[Number], wanted: str, what: str) -> int:
+    """Return the index of a layer or head; below 0 from the last."""
+    known = {str(number): n for n, number in enumerate(numbers)}
+    from_last = {str(n - len(numbers)): n for n in range(len(numbers))}
+    if wanted in from_last | known:
+        return (from_last | known)[wanted]
+    raise UsageError(f"there is no {what} {wanted}", where=arg(what), hint=f"there are {', '.join([*known][:40])}")
 
 
 def _on_axis(axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence[int]]) -> int | None:

@@ -11,7 +11,6 @@ from attnscope.views.explore.state import WalkState
 from attnscope.views.scales import Scale
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import listed_weights
-from attnscope.views.walk.owned import OwnedCache
 from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import Scene
 
@@ -34,8 +33,6 @@ class TextPanel:
     """Draws the text; keeps the place of each token."""
 
     _places: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    _of_queries: OwnedCache = field(default_factory=OwnedCache)
-    _laid_out: OwnedCache = field(default_factory=OwnedCache)
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel."""
@@ -46,10 +43,12 @@ class TextPanel:
         query = state.place.spot.query
         # Passages that are laid out: a text may have 100,000.
         around = max(100, width * height // 2)
-        passage = self._of_queries.get(scene, "", lambda: _first_passages(scene)).get(query, 0)
+        # words and spans have several passages
+        firsts = scene.made("firsts", lambda: {p.query: n for n, p in reversed([*enumerate(scene.passages)])})
+        passage = firsts.get(query, 0)
         start = max(0, passage // around - 1) * around
-        key = width, around, start, state.ink
-        lines = self._laid_out.get(scene, key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))
+        key = "text", width, around, start, state.ink
+        lines = scene.made(key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))
         here = next((n for n, line in enumerate(lines) for piece in line if piece.query == query), 0)
         first = max(0, min(here - height // 2, len(lines) - height))
         shares = np.zeros(len(scene.keys.positions), dtype=np.float32)  # weights of the row, as far as they are known
@@ -109,12 +108,6 @@ def _style(state: WalkState, piece: _PlacedText, shades: list[int]) -> Style:
     if piece.key >= 0 and shades[piece.key] > 0:
         return state.ink.cell(shades[piece.key], signed=False) if state.ink.colours else BOLD
     return piece.style
-
-
-def _first_passages(scene: Scene) -> dict[int, int]:
-    """Return the index of the first passage of every query: words and spans have several."""
-    passages = reversed(list(enumerate(scene.passages)))
-    return {passage.query: n for n, passage in passages if passage.query >= 0}
 
 
 def _pieces(state: WalkState, span: Span, token: bool) -> list[str]:

@@ -22,7 +22,7 @@ class Worker:
     """Runs jobs in a thread; `report` is called with the running step (empty for none), and an error."""
 
     def __init__(
-        self, deliver: Callable[[Callable[[], None]], None], report: Callable[[str, BaseException | None], None]
+        self, deliver: Callable[[Callable[[], None]], object], report: Callable[[str, BaseException | None], None]
     ) -> None:
         self._deliver, self._report = deliver, report
         self._waiting: dict[str, Job] = {}
@@ -90,8 +90,8 @@ class Worker:
         else:
 
             def done() -> None:
-                self._report("", None)
                 job.done(result)
+                self._report("", None)
 
             self._end(job, done)
 

@@ -1,5 +1,6 @@
 """A page that grows downwards: text that wraps, tables, and cells of colour, as SVG."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,6 @@ _OTHER, _EAST_ASIAN = 0.66, 1.0
 _BOLDER = 1.1
 # Names of the gradients of weights and of signed numbers.
 RAMPS = "attnscope-weights", "attnscope-signed"
-_BOLD: tuple[Look, ...] = ("bold", "title", "warning", "alarm", "bad")
 
 
 def text_width(text: str, size: float = SIZE) -> float:
@@ -58,7 +58,7 @@ def text_width(text: str, size: float = SIZE) -> float:
 
 def spans_width(spans: Iterable[Span], size: float = SIZE) -> float:
     """Estimate the width of text, including bold parts."""
-    return sum(text_width(plain([span]), size) * (_BOLDER if span.look in _BOLD else 1) for span in spans)
+    return sum(text_width(plain([span]), size) * (_BOLDER if "bold" in _LOOKS[span.look] else 1) for span in spans)
 
 
 def plain(spans: Iterable[Span]) -> str:
@@ -237,29 +237,23 @@ def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
     lines: list[list[Span]] = [[]]
     used = 0.0
     for word, joined in _words(spans):
-        needed = spans_width(word, size)
+        needed = spans_width([word], size)
         if lines[-1] and used + needed > width and not joined:
             lines.append([])
             used = 0.0
-            word = (replace(word[0], text=word[0].text.lstrip(" ")), *word[1:])
-        lines[-1] += word
+            word = replace(word, text=word.text.lstrip(" "))
+        lines[-1].append(word)
         used += needed
     return [tuple(line) for line in lines]
 
 
-def _words(spans: Spans) -> Iterable[tuple[Spans, bool]]:
-    """Split spans before blanks; text without a blank before it is joined to the word before."""
+def _words(spans: Spans) -> Iterable[tuple[Span, bool]]:
+    """Split spans before blanks; a word without a blank before it is joined to the one before."""
     for span in spans:
-        if span.origin in TOKEN_MARKS:
-            # Its blanks are part of it, also the one that it begins with.
-            yield (span,), True
-            continue
-        start = 0
-        blanks = [n for n, c in enumerate(span.text) if c == " " and n and span.text[n - 1] != " "]
-        for at in blanks:
-            yield (replace(span, text=span.text[start:at]),), not span.text[start:].startswith(" ")
-            start = at
-        yield (replace(span, text=span.text[start:]),), not span.text[start:].startswith(" ")
+        # The blanks of a token are part of it, also the one that it begins with.
+        token = span.origin in TOKEN_MARKS
+        for word in [span.text] if token else re.findall(r" *[^ ]+| +\Z", span.text) or [""]:
+            yield replace(span, text=word), token or not word.startswith(" ")
 
 
 def _grouped(drawn: Iterable[str | _Line]) -> Iterable[str]:

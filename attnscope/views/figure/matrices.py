@@ -56,8 +56,10 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
     bands: list[list[_Drawn]] = [[]]
     right = MARGIN
     for stage in panels:
+        title = _title(stage) if plain(stage.title) == stage.name else _name(stage)
+        inner = max(stage.matrix.shape[1] * _cell_size(stage)[0], 2 * BAR, min(spans_width(title), _WIDEST_TITLE))
         beside = bool(bands[-1]) and bands[-1][-1].panel.rows == stage.rows
-        drawn = _Drawn(stage, _panel_width(stage), 0.0 if beside else rows_width(stage))
+        drawn = _Drawn(stage, inner, 0.0 if beside else rows_width(stage))
         if bands[-1] and right + drawn.width > WIDTH - MARGIN:
             bands.append([])
             right, drawn = MARGIN, replace(drawn, labels=rows_width(stage))
@@ -124,12 +126,6 @@ def _name(stage: Panel) -> Spans:
         return ours(title, "bold")
     words = [cut_name(word, _WIDEST_TITLE, SIZE * 1.1) for word in title.split(" ")]
     return Span(" ".join(words), "bold"), Span(f": {stage.name}", "bold")
-
-
-def _panel_width(stage: Panel) -> float:
-    title = _title(stage) if plain(stage.title) == stage.name else _name(stage)
-    least = max(2 * BAR, min(spans_width(title), _WIDEST_TITLE))
-    return max(stage.matrix.shape[1] * _cell_size(stage)[0], least)
 
 
 def _draw_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
@@ -227,13 +223,9 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
 def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     """Draw the map of a whole text on a logarithmic scale, with positions along both axes."""
     n_rows, n_columns = pooled.weights.shape
-    canvas.paragraph(
-        (
-            Span("weights", "bold"),
-            Span(f"  map of {n_rows} × {n_columns} cells; ", "dim"),
-            Span("a cell is the weight on a run of keys, averaged over a run of queries", "dim"),
-        )
-    )
+    cells = f"  map of {n_rows} × {n_columns} cells; "
+    meaning = "a cell is the weight on a run of keys, averaged over a run of queries"
+    canvas.paragraph((Span("weights", "bold"), Span(cells, "dim"), Span(meaning, "dim")))
     scale = LogScale.of(pooled.weights)
     cell = max(_LEAST, min(_CELL, (WIDTH - 2 * MARGIN - 60) / n_columns))
     rows, columns = names_of(pooled.first_queries), names_of(pooled.first_keys)

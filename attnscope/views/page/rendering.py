@@ -180,22 +180,18 @@ def _bars_of_row(
     lines = []
     for rank, bar in enumerate(ranked or ()):
         numbers = [element("td", number, look="" if n == bars.by else "dim") for n, number in enumerate(bar.numbers)]
-        drawn = _around(bar, sources[bar.index]), element("td", meter(bar.length), look="bars")
-        lines.append(element("tr", *(blank if rank else name), *drawn, *numbers))
+        before = [element("span", *spans_of(tuple(reversed(bar.before))), " ", look="dim")] if bar.before else []
+        after = [element("span", " ", *spans_of(tuple(bar.after)), look="dim")] if bar.after else []
+        remark = [] if bar.remark is None else [element("abbr", bar.remark[0], title=bar.remark[1])]
+        source = element("td", *before, *sources[bar.index], *after, *remark, look="left")
+        length = element("td", meter(bar.length), look="bars")
+        lines.append(element("tr", *(blank if rank else name), source, length, *numbers))
     if ranked is None:
         lines.append(element("tr", *name, element("td", "nothing to rank", look="left dim")))
     if unlisted is not None:
         cells = element("td", unlisted[0], look="left dim"), element("td"), element("td", unlisted[1], look="dim")
         lines.append(element("tr", *blank, *cells))
     return lines
-
-
-def _around(bar: parts.Bar, source: list[Element]) -> Element:
-    """Return a source with the tokens before and after it."""
-    before = [element("span", *spans_of(tuple(reversed(bar.before))), " ", look="dim")] if bar.before else []
-    after = [element("span", " ", *spans_of(tuple(bar.after)), look="dim")] if bar.after else []
-    remark = [] if bar.remark is None else [element("abbr", bar.remark[0], title=bar.remark[1])]
-    return element("td", *before, *source, *after, *remark, look="left")
 
 
 Drawing = Callable[[Any, Container], Sequence[Node]]

@@ -142,6 +142,9 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
     }
     exact = {place: head for place, head in heads.items() if head.exact}
     rounded = {place: head for place, head in heads.items() if not head.exact}
+    command = "" if scene.command is None else scene.command.spell()
+    # Control characters in a command would not be pasted into a terminal.
+    pasted = command.replace("\n", "").replace("\\", "")
     queries = _axis(scene.queries)
     keys, sources = _axis(scene.keys), _axis(scene.sources)
     return {
@@ -163,12 +166,11 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             for item in scene.numbers
         ],
         "roles": None if scene.roles is None else {
-            "names": list(scene.roles.names), "letters": list(scene.roles.letters),
-            "colours": list(scene.roles.colours), "meanings": list(scene.roles.meanings),
+            **{name: list(getattr(scene.roles, name)) for name in ("names", "letters", "colours", "meanings")},
             "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),
             "measured": scene.roles.measured,
         },
-        "command": "" if scene.command is None else _safe(scene.command.spell()),
+        "command": command if escape_control(pasted) == pasted else "",
         "first": list(scene.first),
         "pairs": None if scene.alignment is None else {
             "queries": [list(pair) for pair in scene.alignment.queries],
@@ -179,12 +181,6 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "units": [_head(place, head, container) for place, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
     }  # fmt: skip
-
-
-def _safe(command: str) -> str:
-    """Return a command that can be pasted into a terminal; one with control characters in it is left out."""
-    plain = command.replace("\n", "").replace("\\", "")
-    return command if escape_control(plain) == plain else ""
 
 
 def _axis(axis: Axis) -> Node:

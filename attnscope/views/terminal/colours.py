@@ -31,6 +31,11 @@ SHADES = " ░▒▓█"
 _LEGEND = 16
 
 
+def count_colours(system: str | None) -> int:
+    """Return how many colours there are in what rich calls a colour system: 0, 16, 256 or 16,777,216."""
+    return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(system, 1 << 24)
+
+
 def shade(place: float, shades: str = SHADES) -> str:
     """Return the character at a place from 0 to 1 of a ramp of characters, for a console without colours."""
     return shades[max(0, min(len(shades) - 1, int(place * len(shades))))]

@@ -42,7 +42,10 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
     if screen.width >= ROOMY:
         across, down = f"{kind} →", "query ↓"
         label = max(digits, len(down), len(across))
-        name = _name_cells(screen.width, pooled, digits, label, rows.widest)
+        # as many cells for a row's token as do not merge more keys, unless they are too few for a word
+        n_keys = len(pooled.keys) - 1
+        room = screen.width - -(-n_keys // -(-n_keys // (screen.width - label - 1))) - digits - 2
+        name = min(rows.widest, _NAME, room) if room >= _SHORTEST else 0
         label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
     screen.say(("weights", "bold"), (f"  {_description(pooled, picture)}; each row sums to 1", "dim"))
@@ -80,14 +83,6 @@ def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
     # A whole map has a line for every token, with its name.
     lines = 2 if cell == 1 and halves and not _is_whole(pooled) else 1
     return Picture(queries, keys, weights.astype(np.float32), cell, lines, LogScale.of(weights))
-
-
-def _name_cells(width: int, pooled: WeightMap, digits: int, label: int, widest: int) -> int:
-    """Return the cells for a row's token: as many as do not merge more keys; 0 if they are too few for a word."""
-    n_keys = len(pooled.keys) - 1
-    columns = -(-n_keys // -(-n_keys // (width - label - 1)))
-    room = width - columns - digits - 2
-    return min(widest, _NAME, room) if room >= _SHORTEST else 0
 
 
 def _is_whole(pooled: WeightMap) -> bool:

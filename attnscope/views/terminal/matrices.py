@@ -68,26 +68,16 @@ class Neighbour:
 
 def draw_matrices(screen: Screen, matrices: Matrices) -> None:
     """Print matrices: as many side by side as fit whole, the others below them."""
-    for number, band in enumerate(_bands(screen, matrices.panels)):
-        if number:
-            screen.say("")
-        if isinstance(band, Panel):
-            _draw_alone(screen, band, percent=len(matrices.panels) == 1)
-        else:
-            _draw_beside(screen, band)
-
-
-def _bands(screen: Screen, stages: Sequence[Panel]) -> list[Panel | list[Neighbour]]:
-    """Group matrices that fit side by side; one that no neighbour fits beside has a band of its own."""
-    bands: list[Panel | list[Neighbour]] = []
-    remaining = list(stages)
+    remaining = list(matrices.panels)
     while remaining:
-        panels = next(
-            (fitting for n in range(len(remaining), 1, -1) if (fitting := _panels(screen, remaining[:n]))), None
-        )
-        bands.append(panels or remaining[0])
-        remaining = remaining[len(panels) if panels else 1 :]
-    return bands
+        if len(remaining) < len(matrices.panels):
+            screen.say("")
+        fitting = (_panels(screen, remaining[:n]) for n in range(len(remaining), 1, -1))
+        if beside := next(filter(None, fitting), []):
+            _draw_beside(screen, beside)
+        else:
+            _draw_alone(screen, remaining[0], percent=len(matrices.panels) == 1)
+        remaining = remaining[max(1, len(beside)) :]
 
 
 def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
@@ -101,19 +91,16 @@ def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
             label = _label_cells(screen.width, rows, columns)
             layout = _layout(stage, (rows, columns), label, _ANY, columns.widest, gap)
             before = panels[-1].layout if panels else None
-            repeats = before is not None and _same_labels(before.rows, rows)
-            known = before is not None and _same_labels(before.columns, columns)
-            panels.append(Neighbour(stage, layout, not repeats, not known))
+            labelled = before is None or not _same_labels(before.rows, rows)
+            panels.append(
+                Neighbour(stage, layout, labelled, before is None or not _same_labels(before.columns, columns))
+            )
         if _band_width(panels) <= screen.width:
-            return _widened(screen, panels)
+            # Titles are one line if there is room.
+            titles = ((panel, 2 - panel.labelled + cell_len(_panel_title(screen, panel).plain)) for panel in panels)
+            widened = [replace(panel, widened=max(0, title - panel.width)) for panel, title in titles]
+            return widened if _band_width(widened) <= screen.width else panels
     return []
-
-
-def _widened(screen: Screen, panels: Sequence[Neighbour]) -> list[Neighbour]:
-    """Widen panels to their titles if that makes every title one line."""
-    titles = [2 - panel.labelled + cell_len(_panel_title(screen, panel).plain) for panel in panels]
-    widened = [replace(panel, widened=max(0, title - panel.width)) for panel, title in zip(panels, titles, strict=True)]
-    return widened if _band_width(widened) <= screen.width else list(panels)
 
 
 def _same_labels(labels: Labels, other: Labels) -> bool:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from attnscope.views.spans import Look, Span
 from attnscope.views.spelling import ASCII, spell
-from attnscope.views.terminal.colours import ramp_style, role_style
+from attnscope.views.terminal.colours import count_colours, ramp_style, role_style
 
 # No table is readable below this width: lines are laid out for it, then folded as a terminal would.
 NARROWEST = 20
@@ -61,9 +61,7 @@ class Screen:
     @cached_property
     def colours(self) -> int:
         """How many colours there are: 0, 16, 256 or 16,777,216."""
-        if self.console.no_color:
-            return 0
-        return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(self.console.color_system, 1 << 24)
+        return 0 if self.console.no_color else count_colours(self.console.color_system)
 
     def plain(self, spans: Iterable[Span]) -> str:
         """Join spans in characters that the console has, with what is untrusted escaped."""

@@ -215,10 +215,6 @@ def _go_text(place: Place, text: int | None, bounds: Bounds) -> Place:
     return replace(_at(place, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=())
 
 
-def _text(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
-    return _go_text(place, place.spot.text + step, bounds)
-
-
 def _unit(place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bounds: Bounds) -> Place:
     """Show words or spans instead of tokens, at the same place."""
     if value is None:
@@ -227,26 +223,6 @@ def _unit(place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bou
     pinned = None if place.pinned is None else moved(place.pinned)
     history = tuple(moved(spot) for spot in place.history if spot.text == place.spot.text)
     return replace(place, unit=unit, spot=moved(place.spot), pinned=pinned, history=history)
-
-
-def _mask(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
-    return _at(place, mask=(place.spot.mask + step) % bounds.masks)
-
-
-def _stage(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
-    return replace(place, stage=_cycle(bounds.stages, place.stage, step))
-
-
-def _layer(step: int, place: Place, _value: Any, _bounds: Bounds) -> Place:
-    return _at(place, layer=place.spot.layer + step)
-
-
-def _panel(name: str, place: Place, _value: Any, _bounds: Bounds) -> Place:
-    return replace(place, panel=name)
-
-
-def _next_panel(step: int, place: Place, _value: Any, _bounds: Bounds) -> Place:
-    return replace(place, panel=_cycle(PANELS, place.panel, step))
 
 
 def _key_end(last: bool, place: Place, _value: Any, bounds: Bounds) -> Place:
@@ -263,36 +239,39 @@ _STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
     "page_down": partial(_move, 1, 0),
     "first_key": partial(_key_end, False),
     "last_key": partial(_key_end, True),
-    "first_query": lambda place, _value, _bounds: _at(place, query=0),
-    "last_query": lambda place, _value, bounds: _at(place, query=bounds.queries - 1),
-    "strongest": lambda place, _value, _bounds: _at(place, key=None),
+    "first_query": lambda place, _, _bounds: _at(place, query=0),
+    "last_query": lambda place, _, bounds: _at(place, query=bounds.queries - 1),
+    "strongest": lambda place, _, _bounds: _at(place, key=None),
     "previous_head": partial(_head, -1),
     "next_head": partial(_head, 1),
-    "previous_layer": partial(_layer, -1),
-    "next_layer": partial(_layer, 1),
-    "previous_text": partial(_text, -1),
-    "next_text": partial(_text, 1),
+    "previous_layer": lambda place, _, _bounds: _at(place, layer=place.spot.layer - 1),
+    "next_layer": lambda place, _, _bounds: _at(place, layer=place.spot.layer + 1),
+    "previous_text": lambda place, _, bounds: _go_text(place, place.spot.text - 1, bounds),
+    "next_text": lambda place, _, bounds: _go_text(place, place.spot.text + 1, bounds),
     "pick_text": _go_text,
     "unit": _unit,
-    **{f"{name}_panel": partial(_panel, name) for name in PANELS},
-    "next_panel": partial(_next_panel, 1),
-    "previous_panel": partial(_next_panel, -1),
-    "stage": partial(_stage, 1),
-    "previous_stage": partial(_stage, -1),
-    "mask": partial(_mask, 1),
-    "previous_mask": partial(_mask, -1),
-    "digits": lambda place, _value, _bounds: replace(place, digits=not place.digits),
+    "heads_panel": lambda place, _, _bounds: replace(place, panel="heads"),
+    "matrix_panel": lambda place, _, _bounds: replace(place, panel="matrix"),
+    "row_panel": lambda place, _, _bounds: replace(place, panel="row"),
+    "text_panel": lambda place, _, _bounds: replace(place, panel="text"),
+    "next_panel": lambda place, _, _bounds: replace(place, panel=_cycle(PANELS, place.panel, 1)),
+    "previous_panel": lambda place, _, _bounds: replace(place, panel=_cycle(PANELS, place.panel, -1)),
+    "stage": lambda place, _, bounds: replace(place, stage=_cycle(bounds.stages, place.stage, 1)),
+    "previous_stage": lambda place, _, bounds: replace(place, stage=_cycle(bounds.stages, place.stage, -1)),
+    "mask": lambda place, _, bounds: _at(place, mask=(place.spot.mask + 1) % bounds.masks),
+    "previous_mask": lambda place, _, bounds: _at(place, mask=(place.spot.mask - 1) % bounds.masks),
+    "digits": lambda place, _, _bounds: replace(place, digits=not place.digits),
     "display": lambda place, value, bounds: replace(place, display=value or _cycle(bounds.displays, place.display, 1)),
     "zoom_in": partial(_zoom, -1),
     "zoom_out": partial(_zoom, 1),
     "pin": _pin,
     "swap": _swap,
     "cut": _cut,
-    "uncut": lambda place, _value, _bounds: replace(place, cuts=()),
-    "predictions": lambda place, _value, _bounds: replace(place, predictions=not place.predictions),
+    "uncut": lambda place, _, _bounds: replace(place, cuts=()),
+    "predictions": lambda place, _, _bounds: replace(place, predictions=not place.predictions),
     "find": _find,
     "follow": _follow,
-    "back": lambda place, _value, _bounds: (
+    "back": lambda place, _, _bounds: (
         replace(place, spot=place.history[-1], history=place.history[:-1]) if place.history else place
     ),
     "goto": _visit,

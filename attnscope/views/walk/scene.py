@@ -4,9 +4,9 @@ A view never computes or reads findings. It asks a Source for the heads that it 
 are not there yet.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ Progress = Callable[[str, int, int], None]
 _LIVE = "explore the text itself: attnscope explore TEXT"
 # Number of a layer or head; `mean` for the mean of several.
 Number = int | str
+Made = TypeVar("Made")
 
 
 class WalkCancelled(Exception):
@@ -89,8 +90,20 @@ class Forecast:
     note: str = ""
 
 
+class Owner:
+    """Remembers what was made of it, for as long as it is there; owners are told apart by identity."""
+
+    def made(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what was made under a key; make it if it is missing."""
+        known: dict[Hashable, Any] = self.__dict__.setdefault("_made", {})
+        if key not in known:
+            known[key] = make()
+        made: Made = known[key]
+        return made
+
+
 @dataclass(frozen=True, eq=False)
-class HeadNumber:
+class HeadNumber(Owner):
     """One number for every head."""
 
     name: str  # its name, such as `entropy`
@@ -132,7 +145,7 @@ class RankedSources:
 
 
 @dataclass(frozen=True, eq=False)
-class WalkHead:
+class WalkHead(Owner):
     """One layer and head."""
 
     layer: Number  # number of the layer, or `mean`
@@ -177,7 +190,7 @@ class WalkHead:
 
 
 @dataclass(frozen=True, eq=False)
-class Scene:
+class Scene(Owner):
     """Facts that all heads of one variant share."""
 
     model: str
@@ -219,19 +232,11 @@ class Scene:
 
     def key_of_source(self, source: int) -> int | None:
         """Return the index of the key that a source is; None if it is no column."""
-        return _places(self.keys).get(self.sources.positions[source])
+        return self.keys.places.get(self.sources.positions[source])
 
     def query_of_key(self, key: int) -> int | None:
         """Return the index of the query that a key is; None if it is no row, or of another text."""
-        return _places(self.queries).get(self.keys.positions[key]) if self.aligned else None
-
-
-def _places(axis: Axis) -> dict[int, int]:
-    """Return the index of every position of an axis, computed once."""
-    known: dict[int, int] | None = axis.__dict__.get("_walk_places")
-    if known is None:
-        known = axis.__dict__["_walk_places"] = {position: n for n, position in enumerate(axis.positions)}
-    return known
+        return self.queries.places.get(self.keys.positions[key]) if self.aligned else None
 
 
 class Source:

@@ -23,17 +23,16 @@ class Window:
     kind: Kind
 
 
-def zooms(n_queries: int, n_keys: int, smallest_map: int | None = None) -> tuple[int, ...]:
-    """Return the possible numbers of positions in a cell: 1, and powers of two until all fit a small screen.
+def zooms(n_queries: int, n_keys: int, size: int = 2) -> tuple[int, ...]:
+    """Return the possible numbers of positions in a cell: 1, and from `size` up twice as many until a screen has all.
 
-    Args:
-        smallest_map: Positions in a run of the map, if that is all that shows cells of several positions.
+    `size` is above 2 if only a map, whose runs are as long, shows cells of several positions.
     """
-    most, levels, size = max(n_queries, n_keys), [1], 2 if smallest_map is None else smallest_map
-    while size * 16 < most:
+    levels = [1]
+    while size * 16 < max(n_queries, n_keys):
         levels.append(size)
         size *= 2
-    return tuple(dict.fromkeys(levels))
+    return tuple(levels)
 
 
 def window(scene: Scene, head: WalkHead, drawn: tuple[str, int], rows: range, columns: range, zoom: int = 1) -> Window:
