@@ -6,7 +6,6 @@ mean of all heads, and of the ten heads with the largest role `retrieval`.
 """
 
 import argparse
-import importlib.util
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -16,17 +15,10 @@ from typing import Any
 import numpy as np
 
 import attnscope
-from tests.chat.proof import PACKAGE
+from tests.chat.proof import model_path
 
 PROMPTS = Path(__file__).parent / "documents.jsonl"
 HEADS = 10
-
-
-def model_path() -> Path:
-    """Return the model's file."""
-    spec = importlib.util.find_spec(PACKAGE)
-    assert spec is not None and spec.submodule_search_locations is not None
-    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
 
 
 def prompts() -> list[dict[str, Any]]:

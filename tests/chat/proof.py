@@ -7,13 +7,13 @@ that a template does not take: attnscope joins these.
 
 import argparse
 import importlib.util
+import mmap
 import random
 from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFReader
 from transformers import PreTrainedTokenizerFast
 
 from attnscope.base.errors import AttnscopeError
@@ -31,21 +31,37 @@ FOLDER = Path(__file__).parent / "templates"
 SPECIAL = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
 
 
-@cache
-def smollm2() -> tuple[bytes, str]:
-    """Return the tokenizer.json of SmolLM2, and its own chat template as the library gguf reads it."""
+def model_path() -> Path:
+    """Return the file of SmolLM2."""
     spec = importlib.util.find_spec(PACKAGE)
     assert spec is not None and spec.submodule_search_locations is not None
-    path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
-    tokenizer = open_checkpoint(path).tokenizer
-    assert tokenizer is not None
-    field: Any = GGUFReader(path).fields["tokenizer.chat_template"]
-    return tokenizer, bytes(field.parts[field.data[0]]).decode()
+    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+
+
+@cache
+def tokenizers() -> tuple[FileTokenizer, PreTrainedTokenizerFast]:
+    """Return SmolLM2's tokenizer as attnscope and as transformers have it."""
+    data = open_checkpoint(model_path()).tokenizer
+    assert data is not None
+    ours = FileTokenizer(Path("smollm2"), data)
+    return ours, PreTrainedTokenizerFast(tokenizer_object=ours._rust, **SPECIAL)
+
+
+def own_template() -> str:
+    """Return SmolLM2's own chat template, read without attnscope: a key of the file, a type, a length and the text.
+
+    The library gguf takes seconds for the other keys.
+    """
+    key = b"tokenizer.chat_template"
+    with open(model_path(), "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = data.find(key) + len(key) + 4
+        length = int.from_bytes(data[start : start + 8], "little")
+        return data[start + 8 : start + 8 + length].decode()
 
 
 def templates(folder: Path = FOLDER) -> dict[str, str]:
     """Return the templates of a folder by name, and SmolLM2's own."""
-    return {"SmolLM2": smollm2()[1]} | {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
+    return {"SmolLM2": own_template()} | {path.stem: path.read_text() for path in sorted(folder.glob("*.jinja"))}
 
 
 def expected(tokenizer: PreTrainedTokenizerFast, template: str, chat: dict[str, Any]) -> Any:
@@ -85,9 +101,7 @@ def observed(tokenizer: FileTokenizer, template: str, chat: dict[str, Any]) -> A
 
 def differences(name: str, template: str, chats: int, seed: int) -> tuple[Counter[str], list[str]]:
     """Return how many chats agreed, were refused by both or differed, and the first that differed."""
-    data, _ = smollm2()
-    ours = FileTokenizer(Path("smollm2"), data)
-    reference = PreTrainedTokenizerFast(tokenizer_object=ours._rust, **SPECIAL)
+    ours, reference = tokenizers()
     rng, counts, wrong = random.Random(f"{name}-{seed}"), Counter[str](), list[str]()
     for number in range(chats):
         chat = draw_chat(rng, template)
