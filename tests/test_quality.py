@@ -30,10 +30,7 @@ ROOMS = {
     "cli": "base findings request checkpoints engines run views studies batch",
     "__main__": "cli",
 }
-AT_ONCE = {
-    "cli": "base cli request views",
-    "__init__": "base",
-}  # what it may import before it knows what is wanted
+AT_ONCE = {"cli": "base cli request views", "__init__": "base"}  # what it may import before it knows what is wanted
 # Declarations that options are made of, and the names of the package, too
 LIGHT = (
     "attnscope.api.loaded_on_use",

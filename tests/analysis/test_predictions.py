@@ -76,9 +76,7 @@ def test_when_nothing_is_predicted(riverbank: attnscope.OpenModel) -> None:
         riverbank.inspect(PLAIN, predict=True)
 
 
-def test_predictions_are_the_same_whatever_is_shown_and_whoever_runs_the_model(
-    riverbank: attnscope.OpenModel,
-) -> None:
+def test_predictions_are_the_same_whatever_is_shown_and_whoever_runs_the_model(riverbank: attnscope.OpenModel) -> None:
     whole = riverbank.inspect(TEXT).predictions
     for changes in (
         {"layer": 0, "predict": True},

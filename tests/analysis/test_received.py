@@ -25,12 +25,7 @@ def received_of(weights, allowed, rows):
 
 @pytest.mark.parametrize(
     ("mask", "options"),
-    [
-        ("bidirectional", {}),
-        ("causal", {}),
-        ("causal+window:3", {"hide": "bank"}),
-        ("causal", {"query": [2, 4, 5]}),
-    ],
+    [("bidirectional", {}), ("causal", {}), ("causal+window:3", {"hide": "bank"}), ("causal", {"query": [2, 4, 5]})],
     ids=["bidirectional", "causal", "window", "rows"],
 )
 def test_what_a_token_receives_is_its_share_of_an_even_spread(mask, options):

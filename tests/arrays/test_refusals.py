@@ -143,18 +143,12 @@ REFUSED = {
         "mask: has 1 values for 2 layers; give one for each; masks of heads are one array",
     ),
     "a mask by name": (lambda: attnscope.from_qkv(Q, K, mask={"a": "causal"}), "mask: is given for layers .'a'."),
-    "a mask's file": (
-        lambda: attnscope.from_qkv(Q, K, mask="m.npy"),
-        "mask: 'm.npy' is a file; pass the matrix",
-    ),
+    "a mask's file": (lambda: attnscope.from_qkv(Q, K, mask="m.npy"), "mask: 'm.npy' is a file; pass the matrix"),
     "documents": (
         lambda: attnscope.from_qkv(Q, K, mask="causal+docs:2,2"),
         "mask: the documents have 4 tokens, but the texts have 5",
     ),
-    "document ends": (
-        lambda: attnscope.from_qkv(Q, K, mask="docs:eos"),
-        "mask: given arrays name no token that",
-    ),
+    "document ends": (lambda: attnscope.from_qkv(Q, K, mask="docs:eos"), "mask: given arrays name no token that"),
     "a score function": (lambda: attnscope.from_qkv(Q, K, score_mod=2.0), "score_mod: float cannot be called"),
     "explained functions": (
         lambda: attnscope.from_qkv(Q, K, V, score_mod=lambda s, b, h, q, k: s).explain(query=1, layer=0, head=0),

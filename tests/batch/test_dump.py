@@ -239,10 +239,7 @@ def test_a_crashed_dump_goes_on_to_the_same_bytes(tmp_path, name, at):
         ({"settings": Settings(layer="0")}, "started with --layer all, now it is --layer 0"),
         ({"settings": Settings(limit=2), "total": 2}, "started without --limit, now it is --limit 2"),
         ({"settings": Settings(query="the bank")}, "started without --query, now it is --query 'the bank'"),
-        (
-            {"settings": Settings(shard=(1, 2))},
-            "started without --shard, now it is --shard 1/2",
-        ),
+        ({"settings": Settings(shard=(1, 2))}, "started without --shard, now it is --shard 1/2"),
         ({"settings": Settings(special=False)}, "started without --no-special, now it is --no-special"),
         (
             {"settings": Settings(keep=("top", "stages"), stages=("weights",))},

@@ -106,10 +106,7 @@ def test_metas_own_layout(tmp_path: Path) -> None:
         ("tf_model.h5", "is a model of TensorFlow; use the model's safetensors version"),
         ("flax_model.msgpack", "is a model of Flax; use the model's safetensors version"),
         ("m.tflite", "is a compiled model, which does not show its attention; use the model's safetensors version"),
-        (
-            "m.safetensors",
-            "has only the weights: there is no config.json beside it; put",
-        ),
+        ("m.safetensors", "has only the weights: there is no config.json beside it; put"),
         ("readme.md", "is a file, not a model; use a folder with config.json, or a .gguf file"),
     ],
 )

@@ -131,11 +131,7 @@ def test_options_that_would_change_tokens_are_refused(tmp_path: Path, option: di
         ("vocab.json", b'{"a": "b"}', "'a' has the id 'b'"),
         ("merges.txt", b"#version: 0.2\na b c\n", "merges.txt: line 2 is 'a b c', not two pieces"),
         ("merges.txt", b"z z\n", "cannot be used: "),
-        (
-            "tokenizer.model",
-            b"IQ== 0\nIg== 1\n",
-            "is a vocabulary of tiktoken, which lacks the rules",
-        ),
+        ("tokenizer.model", b"IQ== 0\nIg== 1\n", "is a vocabulary of tiktoken, which lacks the rules"),
         ("tokenizer.model", b"\x0a\xff", "is not a SentencePiece model, or damaged"),
     ],
 )
@@ -186,11 +182,7 @@ def test_two_tokenizers_are_compared(model: Path, capsys: pytest.CaptureFixture[
     ("named", "code", "said"),
     [
         ("none.json", 1, "--tokenizer: none.json: no such folder, bundled sample or repository"),
-        (
-            "tokenizer_config.json",
-            2,
-            "--tokenizer: 'tokenizer_config.json' is not a tokenizer; pass a tok",
-        ),
+        ("tokenizer_config.json", 2, "--tokenizer: 'tokenizer_config.json' is not a tokenizer; pass a tok"),
         ("notes.txt", 2, "'notes.txt' is not a tokenizer"),
     ],
 )

@@ -204,10 +204,7 @@ def test_a_text_that_is_no_text(pipeline, tmp_path, capsys):
         ),
         (["bank"], "TEXT: 'bank' is a file name, not a text; use --file bank to read one text per line, or - to"),
         (["my notes"], "TEXT: 'my notes' is a file name, not a text; use --file 'my notes' to"),
-        (
-            ["a.json"],
-            "TEXT: 'a.json' is a file name, not a text; use attnscope compare with at least two saved",
-        ),
+        (["a.json"], "TEXT: 'a.json' is a file name, not a text; use attnscope compare with at least two saved"),
         (["x.npz"], "TEXT: 'x.npz' is a file name, not a text; use attnscope compare with at least two saved"),
         ([TEXT, "--pair", "b.md"], "--pair: 'b.md' is a file name, not a text; pass the text itself; with a"),
         ([TEXT, "--context", "bank"], "--context: 'bank' is a file name, not a text; pass the text itself"),

@@ -509,10 +509,7 @@ def test_contributors_of_other_numbers_and_rankings(tmp_path):
 
 
 def test_what_only_one_side_holds_is_told(tmp_path):
-    paths = [
-        kept(tmp_path, "a.json", layer="0", stages=("weights",)),
-        kept(tmp_path, "b.json", query="0:3"),
-    ]
+    paths = [kept(tmp_path, "a.json", layer="0", stages=("weights",)), kept(tmp_path, "b.json", query="0:3")]
     notes = compare_files(paths).notes
     assert f"only '{paths[1]}' has L1H0, L1H1, L1H2, L1H3" in notes
     assert f"only '{paths[1]}' has scores, scaled, masked, output" in notes

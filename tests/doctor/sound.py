@@ -8,19 +8,7 @@ from typing import Any
 import torch
 import transformers as hf
 
-from tests.doctor.bugs import (
-    TEXTS,
-    Arguments,
-    PlainDecoder,
-    block_mask,
-    call,
-    ids,
-    model,
-    pack,
-    padded,
-    t5,
-    tokenizer,
-)
+from tests.doctor.bugs import TEXTS, Arguments, PlainDecoder, block_mask, call, ids, model, pack, padded, t5, tokenizer
 from tests.helpers.tiny_models import TABLE
 
 BACKENDS = ["eager", "sdpa", "flex_attention"]

@@ -65,8 +65,7 @@ def test_the_estimate_counts_the_tiles_of_every_thread():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch uses GNU's OpenMP on Linux")
 @pytest.mark.parametrize(
-    ("given", "spins"),
-    [({}, "3000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")],
+    ("given", "spins"), [({}, "3000"), ({"GOMP_SPINCOUNT": "77"}, "77"), ({"OMP_WAIT_POLICY": "passive"}, "0")]
 )
 def test_openmp_threads_soon_sleep_unless_the_user_says_how_they_wait(given, spins, tmp_path):
     """Where the user says nothing, torch loads OpenMP; else a module of its name, which takes a second less."""

@@ -28,26 +28,14 @@ def _refusal(model_type: str, **changes: Any) -> str:
         ("bert", {"num_hidden_layers": -1}, "num_hidden_layers is -1; expected int >= 1"),
         ("bert", {"num_hidden_layers": 0}, "num_hidden_layers is 0; expected int >= 1"),
         ("bert", {"num_hidden_layers": [12]}, "num_hidden_layers is [12]; expected int"),
-        (
-            "bert",
-            {"num_hidden_layers": None},
-            "the key 'num_hidden_layers' is null; the family's ",
-        ),
+        ("bert", {"num_hidden_layers": None}, "the key 'num_hidden_layers' is null; the family's "),
         ("bert", {"num_attention_heads": 7}, "the width is 768, with 7 heads; it must be a multiple of "),
-        (
-            "llama",
-            {"num_key_value_heads": 5},
-            "n_heads is 32, but n_kv_heads is 5; n_heads must be ",
-        ),
+        ("llama", {"num_key_value_heads": 5}, "n_heads is 32, but n_kv_heads is 5; n_heads must be "),
         ("bert", {"hidden_act": "gelu_python"}, 'hidden_act is "gelu_python"; expected one of gelu, gelu_fast, '),
         ("bert", {"hidden_act": ["gelu"]}, 'hidden_act is ["gelu"]; expected one of gelu, '),
         ("bert", {"is_decoder": "no"}, 'is_decoder is "no"; expected true or false'),
         ("bert", {"is_decoder": 1}, "is_decoder is 1; expected true or false"),
-        (
-            "bert",
-            {"add_cross_attention": True},
-            "add_cross_attention is true; expected false, the one value ",
-        ),
+        ("bert", {"add_cross_attention": True}, "add_cross_attention is true; expected false, the one value "),
         ("bert", {"type_vocab_size": -1}, "type_vocab_size is -1; expected int >= 0"),
         ("bert", {"layer_norm_eps": -1.0}, "layer_norm_eps is -1.0; expected float >= 0.0"),
         (
@@ -58,11 +46,7 @@ def _refusal(model_type: str, **changes: Any) -> str:
         ("bert", {"pruned_heads": {"0": [1]}}, 'pruned_heads is {"0": [1]}; expected {}, the one value that '),
         ("gpt2", {"n_inner": 1.5}, "n_inner is 1.5; expected int"),
         ("gpt2", {"scale_attn_weights": "yes"}, 'scale_attn_weights is "yes"; expected true or false'),
-        (
-            "gpt2",
-            {"scale_attn_by_inverse_layer_idx": True},
-            "scale_attn_by_inverse_layer_idx is true; expected ",
-        ),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true; expected "),
         ("gpt2", {"n_positons": 3}, "unknown key 'n_positons' for family 'gpt2'; did you mean 'n_positions'?"),
         ("gpt_neox", {"rotary_pct": 0.3}, None),
         ("gpt_neox", {"rotary_pct": 1.5}, "partial_rotary_factor is 1.5; expected at most 1"),
@@ -93,11 +77,7 @@ def _refusal(model_type: str, **changes: Any) -> str:
             {"rope_scaling": {"rope_type": "linear"}},
             "the rotary key 'factor' is null; expected a number for rope_type 'linear'",
         ),
-        (
-            "llama",
-            {"rope_scaling": {"rope_type": "linear", "factor": -2}},
-            "factor is -2; expected a number above 0",
-        ),
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": -2}}, "factor is -2; expected a number above 0"),
         (
             "llama",
             {"rope_scaling": {"rope_type": "yarn", "factor": 2, "truncate": 1}},
@@ -118,11 +98,7 @@ def _refusal(model_type: str, **changes: Any) -> str:
             {"rope_scaling": None, _ROPE: {"rope_type": "default", "rope_theta": 7.0}},
             "rope_theta is 500000.0; expected the 7.0 of the rotary parameters' rope_theta",
         ),
-        (
-            "llama",
-            {_ROPE: {"rope_type": "default"}},
-            "rope_scaling is ",
-        ),
+        ("llama", {_ROPE: {"rope_type": "default"}}, "rope_scaling is "),
         (
             "llama",
             {"rope_scaling": {"partial_rotary_factor": 0.5}},
@@ -209,11 +185,7 @@ def _refusal(model_type: str, **changes: Any) -> str:
             {"layer_types": ["sliding_attention"] * 24},
             "use_sliding_window is false; expected true, since layer_types has sliding_attention",
         ),
-        (
-            "qwen3",
-            {"layer_types": ["full_attention"]},
-            'layer_types is ["full_attention"]; expected a list of 28 ',
-        ),
+        ("qwen3", {"layer_types": ["full_attention"]}, 'layer_types is ["full_attention"]; expected a list of 28 '),
         (
             "qwen3",
             {"layer_types": ["full_attention"] * 27 + ["linear_attention"]},

@@ -43,22 +43,10 @@ def _write(folder: Path, raw: dict[str, Any], tensors: dict[str, Tensor]) -> Non
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        (
-            "num_hidden_layers",
-            10**9,
-            "config.json: config says 1000000000 layers, but the weights have 3; ",
-        ),
+        ("num_hidden_layers", 10**9, "config.json: config says 1000000000 layers, but the weights have 3; "),
         ("num_hidden_layers", 2, "config.json: config says 2 layers, but the weights have 3; config.json and weights "),
-        (
-            "vocab_size",
-            10**12,
-            "config.json: config says a vocabulary of 1000000000000 and a width of 24, ",
-        ),
-        (
-            "hidden_size",
-            10**9,
-            "config.json: config says a vocabulary of 60 and a width of 1000000000, ",
-        ),
+        ("vocab_size", 10**12, "config.json: config says a vocabulary of 1000000000000 and a width of 24, "),
+        ("hidden_size", 10**9, "config.json: config says a vocabulary of 60 and a width of 1000000000, "),
         ("intermediate_size", 10**12, "encoder.layer.0.intermediate.dense.weight: has shape [40, 24], "),
         ("max_position_embeddings", 10**15, "embeddings.position_embeddings.weight: has shape [48, 24], "),
     ],

@@ -104,10 +104,7 @@ def test_refused(tmp_path, make, force, line):
     ("name", "line"),
     [
         ("gone/out.json", "gone: no such folder; use an existing folder"),
-        (
-            "file/out.json",
-            "file/out.json: cannot be written (Not a directory); choose a folder you can write to",
-        ),
+        ("file/out.json", "file/out.json: cannot be written (Not a directory); choose a folder you can write to"),
         ("x" * 300, f"{'x' * 300}: the name is too long; choose another name"),
     ],
 )

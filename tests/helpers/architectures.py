@@ -63,7 +63,7 @@ ONE_PART: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TWO_PARTS: dict[str, dict[str, Any]] = {"t5": _T5, "bart": _HALVES, "marian": _HALVES, "pegasus": _HALVES}
 SPARSE: dict[str, dict[str, Any]] = {
-    "deepseek_v32": {**_SIZES, **_LATENT, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 2},
+    "deepseek_v32": {**_SIZES, **_LATENT, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 2}
 }
 TWICE: dict[str, dict[str, Any]] = {"diffllama": _GQA}  # two calls a layer, whose difference goes on
 NO_TEXT: dict[str, dict[str, Any]] = {

@@ -90,10 +90,7 @@ def roles(
         "second-order": (_second_order, tripled),
     }  # fmt: skip
     return {
-        name: (
-            compute(sequences),
-            _error(lambda kept, c=compute, s=sequences: c([s[n] for n in kept]), len(sequences)),
-        )
+        name: (compute(sequences), _error(lambda kept, c=compute, s=sequences: c([s[n] for n in kept]), len(sequences)))
         for name, (compute, sequences) in named.items()
     }
 

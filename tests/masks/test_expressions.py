@@ -70,11 +70,7 @@ def test_ten_thousand_terms_take_no_time() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "completed"),
-    [
-        ("causal+(si", ["causal+(sink:"]),
-        ("sink:4|win", ["sink:4|window:"]),
-        ("doc", ["docs:", "docs:eos"]),
-    ],
+    [("causal+(si", ["causal+(sink:"]), ("sink:4|win", ["sink:4|window:"]), ("doc", ["docs:", "docs:eos"])],
 )
 def test_completion_goes_on_behind_every_mark(
     typed: str, completed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

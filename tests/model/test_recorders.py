@@ -155,10 +155,7 @@ def test_among_equals_the_first_places_win_however_the_text_is_cut() -> None:
         assert (top.keys == torch.tensor([0, 1, 2])).all()
 
 
-@given(
-    st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, -math.inf]), min_size=1, max_size=12),
-    st.integers(1, 6),
-)
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.0, 2.5, -math.inf]), min_size=1, max_size=12), st.integers(1, 6))
 def test_strongest_sorts_and_lets_the_first_of_equals_win(row: list[float], count: int) -> None:
     places, values = strongest(torch.tensor([row]), count)
     ranked = sorted(range(len(row)), key=lambda j: (-row[j], j))[:count]

@@ -123,9 +123,7 @@ def test_every_listed_key_does_what_it_says(open_page, walked):
 
 def test_a_page_lists_no_key_that_does_nothing_there(walked):
     names = {name: {key["name"] for key in read_page(path).of_kind("walk")[0]["keys"]} for name, path in walked.items()}
-    assert names["texts"] ^ names["sides"] == {
-        *("next_text", "previous_text", "mask", "previous_mask", "predictions"),
-    }
+    assert names["texts"] ^ names["sides"] == {*("next_text", "previous_text", "mask", "previous_mask", "predictions")}
 
 
 def test_tab_alone_reaches_every_panel(open_page, walked):

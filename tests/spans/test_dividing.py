@@ -26,12 +26,7 @@ def divided(spans: Any, text: str | None = TEXT, **options: Any) -> dict[str, st
     return {name: " ".join(some) for name, some in words.items()}
 
 
-MARKED = {
-    "(first)": "Doc",
-    "Doc 1": "1 : the bank .",
-    "Doc 2": "Doc 2 : a river .",
-    "Question": "Question : which ?",
-}
+MARKED = {"(first)": "Doc", "Doc 1": "1 : the bank .", "Doc 2": "Doc 2 : a river .", "Question": "Question : which ?"}
 
 
 def test_marks_begin_spans() -> None:
