@@ -19,38 +19,27 @@ SPELLINGS = {
 
 @dataclass
 class DrawnMask:
-    """The mask of a layer.
+    """The mask of a layer."""
 
-    Attributes:
-        given: As `from_qkv` takes it.
-        allowed: Function of rows (Q, 1) and columns (1, K) to where attention is allowed, (Q, K) or (heads, Q, K).
-        added: The same, to what is added to scaled scores; None for nothing.
-    """
-
-    given: Any
+    given: Any  # as `from_qkv` takes it
+    # Function of rows (Q, 1) and columns (1, K) to where attention is allowed, (Q, K) or (heads, Q, K).
     allowed: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    # The same, to what is added to scaled scores; None for nothing.
     added: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
 
 
 @dataclass
 class Drawn:
-    """Arrays of some texts.
+    """Arrays of some texts."""
 
-    Attributes:
-        parts: `q`, `k` and perhaps `v`: layer to text to (heads, tokens, width), float64 of float32 or narrower values.
-        settings: Layer to scale, soft-cap, window and sinks; None for none.
-        masks: Layer to its mask.
-        score_mod: Slope of a function that takes from scaled scores what grows with head and distance; None for none.
-        dtype: Type of the arrays.
-        tokens: Words of every text.
-    """
-
+    # `q`, `k` and perhaps `v`: layer to text to (heads, tokens, width), float64 of float32 or narrower values.
     parts: dict[str, dict[int, list[np.ndarray]]]
-    settings: dict[int, dict[str, Any]]
-    masks: dict[int, DrawnMask]
+    settings: dict[int, dict[str, Any]]  # layer to scale, soft-cap, window and sinks; None for none
+    masks: dict[int, DrawnMask]  # layer to its mask
+    # Slope of a function that takes from scaled scores what grows with head and distance; None for none.
     score_mod: float | None
-    dtype: str
-    tokens: list[list[str]] = field(default_factory=list)
+    dtype: str  # type of the arrays
+    tokens: list[list[str]] = field(default_factory=list)  # words of every text
 
     @property
     def layers(self) -> list[int]:

@@ -88,11 +88,7 @@ def draw(rng: random.Random) -> tuple[TextInput, dict[str, Any], dict[str, Any]]
 
 
 def check(path: Path, model: Any, engine: str, seed: int) -> None:
-    """Compare one case with hooks on transformers.
-
-    Raises:
-        AssertionError: A number is another one.
-    """
+    """Compare one case with hooks on transformers."""
     rng = random.Random(seed)
     text, typed, asked = draw(rng)
     run = requested((text,), model=str(path), engine=engine, **{"layer": "all", "head": "all", **typed})

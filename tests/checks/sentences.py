@@ -141,17 +141,11 @@ def _rxnmapper(folder: Path) -> RunConfig:
 
 @dataclass(frozen=True)
 class RealModel:
-    """A published model in a package of PyPI.
-
-    Attributes:
-        package: The package.
-        open: Gives the model's part of a request; called with a folder for files of its own.
-        draw: Draws a text.
-    """
+    """A published model in a package of PyPI."""
 
     package: str
-    open: Callable[[Path], RunConfig]
-    draw: Callable[[Random], str]
+    open: Callable[[Path], RunConfig]  # gives the model's part of a request; called with a folder for files of its own
+    draw: Callable[[Random], str]  # draws a text
 
 
 MODELS = {

@@ -37,17 +37,11 @@ _GGUF_KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides of a comparison.
+    """Two sides of a comparison."""
 
-    Attributes:
-        argv: The arguments after `attnscope`.
-        difference: Largest change of a weight in every layer, in float64; empty if the sides are equal.
-        about: What was drawn.
-    """
-
-    argv: list[str]
-    difference: list[float]
-    about: str
+    argv: list[str]  # the arguments after `attnscope`
+    difference: list[float]  # largest change of a weight in every layer, in float64; empty if the sides are equal
+    about: str  # what was drawn
 
     def fault(self) -> str:
         """Run the comparison; return what is wrong with its verdict, or nothing."""

@@ -27,17 +27,11 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bug:
-    """One bug.
+    """One bug."""
 
-    Attributes:
-        name: What is wrong.
-        check: The check that has to find it.
-        plant: Plants it.
-    """
-
-    name: str
-    check: str
-    plant: Callable[[ExitStack], Arguments]
+    name: str  # what is wrong
+    check: str  # the check that has to find it
+    plant: Callable[[ExitStack], Arguments]  # plants it
 
 
 BUGS: list[Bug] = []

@@ -27,25 +27,15 @@ NUMBER = r"[−-]?\d+(?:\.\d+)?(?:e[+−-]?\d+)?"
 
 @dataclass
 class Truth:
-    """What a screen has to show.
+    """What a screen has to show."""
 
-    Attributes:
-        weights: By text, side, layer and head: every weight, (queries, keys), float64.
-        stages: Other stages in the same way, where they are known.
-        values: α·‖v‖ in the same way.
-        texts: By text and side: the TextReport.
-        rounded: Decimals that numbers were rounded to when they were saved; None for exact ones.
-        kept: Only this many sources of every row are known; None for all.
-        without: Returns the Report of a side of a text under cuts; None if nothing can be cut.
-    """
-
-    weights: dict
-    stages: dict
-    values: dict
-    texts: dict
-    rounded: int | None = None
-    kept: int | None = None
-    without: object = None
+    weights: dict  # by text, side, layer and head: every weight, (queries, keys), float64
+    stages: dict  # other stages in the same way, where they are known
+    values: dict  # α·‖v‖ in the same way
+    texts: dict  # by text and side: the TextReport
+    rounded: int | None = None  # decimals that numbers were rounded to when they were saved; None for exact ones
+    kept: int | None = None  # only this many sources of every row are known; None for all
+    without: object = None  # returns the Report of a side of a text under cuts; None if nothing can be cut
     known: dict = field(default_factory=dict)
     words: dict = field(default_factory=dict)
 

@@ -30,15 +30,10 @@ _MOST_PARAMETERS = 1_000_000  # a size that the file leaves out is thousands in 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a file.
+    """What came of a file."""
 
-    Attributes:
-        kind: `equal`, `refused by attnscope`, `refused by transformers` or `different`.
-        detail: Why it was refused, or by how much it differs.
-    """
-
-    kind: str
-    detail: str = ""
+    kind: str  # `equal`, `refused by attnscope`, `refused by transformers` or `different`
+    detail: str = ""  # why it was refused, or by how much it differs
 
 
 def hold(case: Case, folder: Path) -> Outcome:

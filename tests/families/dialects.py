@@ -21,17 +21,11 @@ LAYER_TYPES = ("full_attention", "sliding_attention")
 
 @dataclass(frozen=True)
 class Case:
-    """A drawn config.json.
+    """A drawn config.json."""
 
-    Attributes:
-        seed: What it was drawn from.
-        raw: The file.
-        with_head: The checkpoint is saved with a head for language modelling, so that its names have a prefix.
-    """
-
-    seed: int
-    raw: dict[str, Any]
-    with_head: bool
+    seed: int  # what it was drawn from
+    raw: dict[str, Any]  # the file
+    with_head: bool  # the checkpoint is saved with a head for language modelling, so that its names have a prefix
 
     @property
     def model_type(self) -> str:

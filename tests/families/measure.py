@@ -20,15 +20,10 @@ from attnscope.checkpoints.folder import read_config_file, without_mxfp4
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a file.
+    """What came of a file."""
 
-    Attributes:
-        kind: `accepted`, `quantised` or `refused`.
-        detail: Notes, or why it was refused.
-    """
-
-    kind: str
-    detail: str
+    kind: str  # `accepted`, `quantised` or `refused`
+    detail: str  # notes, or why it was refused
 
 
 def judge(path: Path) -> Outcome:

@@ -43,19 +43,12 @@ _SUPPORTED = 5  # older releases add names that were read once, but no defaults
 
 @dataclass
 class Sources:
-    """What is found in the files of one family, or in shared ones.
+    """What is found in the files of one family, or in shared ones."""
 
-    Attributes:
-        names: What a key of a config could be called to be read.
-        classes: Classes of models.
-        fields: Fields of its config classes.
-        defaults: Values of these fields, by release.
-    """
-
-    names: set[str] = field(default_factory=set)
-    classes: set[str] = field(default_factory=set)
-    fields: set[str] = field(default_factory=set)
-    defaults: list[dict[str, Any]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)  # what a key of a config could be called to be read
+    classes: set[str] = field(default_factory=set)  # classes of models
+    fields: set[str] = field(default_factory=set)  # fields of its config classes
+    defaults: list[dict[str, Any]] = field(default_factory=list)  # values of these fields, by release
 
 
 def names_held(tree: ast.AST) -> Iterator[str]:

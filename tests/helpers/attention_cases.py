@@ -17,21 +17,13 @@ from tests.helpers.key_tokens import key_tokens
 
 @dataclass(frozen=True)
 class Case:
-    """A call with what a test needs to know about it.
+    """A call with what a test needs to know about it."""
 
-    Attributes:
-        inputs: The call.
-        allowed: What its mask says, cell by cell, (B, Q, K), bool.
-        alibi: Its rule has ALiBi's bias.
-        tile: Scores in a tile.
-        sources: Random special tokens and padding.
-    """
-
-    inputs: AttentionInputs
-    allowed: Tensor
-    alibi: bool
-    tile: int
-    sources: KeyTokens
+    inputs: AttentionInputs  # the call
+    allowed: Tensor  # what its mask says, cell by cell, (B, Q, K), bool
+    alibi: bool  # its rule has ALiBi's bias
+    tile: int  # scores in a tile
+    sources: KeyTokens  # random special tokens and padding
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

@@ -22,21 +22,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass
 class Seen:
-    """A sequence with the weights of every layer and head.
+    """A sequence with the weights of every layer and head."""
 
-    Attributes:
-        ids: Token ids.
-        weights: (L, H, T, T), float64.
-        allowed: (L, T, T), bool.
-        special: (T,), bool.
-        marks: Punctuation, (T,), bool.
-    """
-
-    ids: list[int]
-    weights: Array
-    allowed: Array
-    special: Array
-    marks: Array
+    ids: list[int]  # token ids
+    weights: Array  # (L, H, T, T), float64
+    allowed: Array  # (L, T, T), bool
+    special: Array  # (T,), bool
+    marks: Array  # punctuation, (T,), bool
 
 
 class Eager:

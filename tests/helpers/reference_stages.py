@@ -12,19 +12,12 @@ STAGES = ("scaled", "masked", "weights", "output")
 
 @dataclass
 class Stages:
-    """One layer's attention.
+    """One layer's attention."""
 
-    Attributes:
-        scaled: After scale and soft-cap, before the mask, (B, H, Q, K).
-        masked: −inf where not allowed.
-        weights: Softmax.
-        output: weights · v, (B, H, Q, Ev).
-    """
-
-    scaled: Tensor
-    masked: Tensor
-    weights: Tensor
-    output: Tensor
+    scaled: Tensor  # after scale and soft-cap, before the mask, (B, H, Q, K)
+    masked: Tensor  # −inf where not allowed
+    weights: Tensor  # softmax
+    output: Tensor  # weights · v, (B, H, Q, Ev)
 
 
 _seen: list[Stages] = []

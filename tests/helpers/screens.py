@@ -55,15 +55,10 @@ class Named:
 
 @dataclass
 class Block:
-    """Some columns of one stage, as printed.
+    """Some columns of one stage, as printed."""
 
-    Attributes:
-        columns: Positions over the columns.
-        rows: Position of each row to its label and its cells.
-    """
-
-    columns: list[int]
-    rows: dict[int, tuple[str, list[str]]]
+    columns: list[int]  # positions over the columns
+    rows: dict[int, tuple[str, list[str]]]  # position of each row to its label and its cells
 
 
 def read_tables(screen, count):

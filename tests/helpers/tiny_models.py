@@ -17,17 +17,11 @@ _GQA = {**_SIZES, "hidden_size": 32, "num_key_value_heads": 2}
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the parity table.
+    """One row of the parity table."""
 
-    Attributes:
-        name: Family and variant.
-        model: Class of transformers.
-        config: What differs from its defaults.
-    """
-
-    name: str
-    model: type[hf.PreTrainedModel]
-    config: dict[str, Any] = field(default_factory=dict)
+    name: str  # family and variant
+    model: type[hf.PreTrainedModel]  # class of transformers
+    config: dict[str, Any] = field(default_factory=dict)  # what differs from its defaults
 
     def make(self) -> hf.PreTrainedModel:
         """The model, with weights large enough that every part of the architecture shows."""

@@ -8,17 +8,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """Token ids with what belongs to them.
+    """Token ids with what belongs to them."""
 
-    Attributes:
-        ids: (B, T), int64.
-        lengths: Real tokens of every text.
-        segments: (B, T), int64; None for a model without.
-    """
-
-    ids: Tensor
-    lengths: list[int]
-    segments: Tensor | None
+    ids: Tensor  # (B, T), int64
+    lengths: list[int]  # real tokens of every text
+    segments: Tensor | None  # (B, T), int64; None for a model without
 
 
 def batch(lengths: list[int], *, vocabulary: int, padding: int, segments: int) -> Batch:

@@ -35,11 +35,7 @@ def draw(random: Random) -> tuple[str, int]:
 
 
 def check(expression: str, n: int, random: Random) -> None:
-    """Compare everything that follows from an expression with its truth table.
-
-    Raises:
-        AssertionError: Something differs.
-    """
+    """Compare everything that follows from an expression with its truth table."""
     own = np.tri(n, dtype=bool)
     table = masks.allowed(expression, own)
     terms = parse_mask(expression)
@@ -104,11 +100,7 @@ def draw_function(random: Random) -> tuple[Callable[..., Any], tuple[int, int, i
 
 
 def check_function(function: Callable[..., Any], sizes: tuple[int, int, int, int], random: Random) -> None:
-    """Compare a function's mask, block by block and for some heads, with what FlexAttention makes of it.
-
-    Raises:
-        AssertionError: A cell differs.
-    """
+    """Compare a function's mask, block by block and for some heads, with what FlexAttention makes of it."""
     texts, heads, queries, keys = sizes
     expected = create_mask(function, texts, heads, queries, keys, device="cpu").numpy()  # (B, H, Q, K)
     mask = FunctionMask(function, texts, heads, queries, torch.device("cpu"))
@@ -126,11 +118,7 @@ def check_function(function: Callable[..., Any], sizes: tuple[int, int, int, int
 
 
 def check_as_function(expression: str, n: int) -> None:
-    """Compare an expression with FlexAttention's mask of the function that says the same.
-
-    Raises:
-        AssertionError: A cell differs.
-    """
+    """Compare an expression with FlexAttention's mask of the function that says the same."""
     terms = parse_mask(expression)
     resolved: dict[Any, Mask] = {
         term: documents_mask([term.lengths], n, _CPU) for term in leaves(terms) if isinstance(term, Documents)

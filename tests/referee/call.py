@@ -28,40 +28,28 @@ class Words(list[str]):
 
 @dataclass(frozen=True)
 class Call:
-    """One call of `attnscope run`.
+    """One call of `attnscope run`."""
 
-    Attributes:
-        model: Name of the model among `models.NAMES`.
-        texts: The texts.
-        pair: The second text of a pair; only for a single text.
-        file: The texts come from a file, written here; None for TEXT.
-        layer: As typed, as are head, query, key, stage and mask; None where nothing is typed.
-        hide: Tokens that no query may see, as typed.
-        spans: How the text is divided, as typed; or the ranges of a text in a dump.
-        engine: `native` or `transformers`.
-        grown: Tokens that a model adds to the text, by id.
-    """
-
-    model: str
+    model: str  # name of the model among `models.NAMES`
     folder: Path
     texts: tuple[str, ...]
-    pair: str | None = None
-    file: Path | None = None
-    layer: str | None = None
+    pair: str | None = None  # the second text of a pair; only for a single text
+    file: Path | None = None  # the texts come from a file, written here; None for TEXT
+    layer: str | None = None  # as typed, as are head, query, key, stage and mask; None where nothing is typed
     head: str | None = None
     query: str | None = None
     key: str | None = None
     stage: str | None = None
     mask: str | None = None
     what_if: str | None = None
-    hide: str | None = None
-    spans: Any = None
+    hide: str | None = None  # tokens that no query may see, as typed
+    spans: Any = None  # how the text is divided, as typed; or the ranges of a text in a dump
     top: int | None = None
     by: str | None = None
     no_special: bool = False
     pool: int | None = None
-    engine: str | None = None
-    grown: tuple[int, ...] = ()
+    engine: str | None = None  # `native` or `transformers`
+    grown: tuple[int, ...] = ()  # tokens that a model adds to the text, by id
     auto_key: str | None = None  # typed for another purpose than to select columns
     more: tuple[str, ...] = ("--format", "json", "--quiet", "--max-memory", "4G")  # whatever is free at the moment
 

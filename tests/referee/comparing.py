@@ -26,27 +26,16 @@ _KEPT = ("--format", "json", "--quiet", "--max-memory", "4G")
 
 @dataclass(frozen=True)
 class Comparing:
-    """One call of `attnscope compare`.
+    """One call of `attnscope compare`."""
 
-    Attributes:
-        axis: What differs.
-        sides: What every side's Report must be, as a call of `attnscope run`.
-        labels: What the sides are called.
-        argv: The arguments after `attnscope`.
-        saved: Files of saved reports, each with the call that makes it; none where models run.
-        key: Columns of the difference, as typed.
-        stages: Stages whose worst cells are told.
-        tolerance: Absolute and relative; None for none.
-    """
-
-    axis: str
-    sides: list[Call]
-    labels: list[str]
-    argv: list[str]
-    saved: list[tuple[Path, Call]]
-    key: str | None
-    stages: list[str]
-    tolerance: tuple[float, float] | None
+    axis: str  # what differs
+    sides: list[Call]  # what every side's Report must be, as a call of `attnscope run`
+    labels: list[str]  # what the sides are called
+    argv: list[str]  # the arguments after `attnscope`
+    saved: list[tuple[Path, Call]]  # files of saved reports, each with the call that makes it; none where models run
+    key: str | None  # columns of the difference, as typed
+    stages: list[str]  # stages whose worst cells are told
+    tolerance: tuple[float, float] | None  # absolute and relative; None for none
 
     def command(self) -> str:
         """The same, to be copied into a shell."""
@@ -180,11 +169,7 @@ def _varied(random: Random, text: str, words: list[str]) -> str:
 
 
 def check(made: Comparing, models: Models) -> None:
-    """Run one call and verify every number of it.
-
-    Raises:
-        Mismatch: Something in it is not so, or it ends in an error.
-    """
+    """Run one call and verify every number of it."""
     for path, saved in made.saved:
         path.write_bytes(runner.output(saved.argv()))
     code, out, errors = runner.run(made.argv)

@@ -27,19 +27,12 @@ _SHOWN = ("--format", "json", "--quiet", "--max-memory", "4G")
 
 @dataclass(frozen=True)
 class Cut:
-    """What is cut.
+    """What is cut."""
 
-    Attributes:
-        written: As typed.
-        heads: Layers and heads of each of its terms.
-        query: Queries of edges, as typed, empty for all; None where whole heads are cut.
-        key: Their keys, likewise.
-    """
-
-    written: str
-    heads: tuple[tuple[range, range], ...]
-    query: str | None = None
-    key: str | None = None
+    written: str  # as typed
+    heads: tuple[tuple[range, range], ...]  # layers and heads of each of its terms
+    query: str | None = None  # queries of edges, as typed, empty for all; None where whole heads are cut
+    key: str | None = None  # their keys, likewise
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -59,31 +52,18 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Cutting:
-    """One call of `attnscope ablate`.
+    """One call of `attnscope ablate`."""
 
-    Attributes:
-        call: The model, the text and its mask.
-        cuts: What is cut together; none where `each` is given.
-        each: `head`, `layer` or `edge`.
-        mean: Heads give their mean, not 0.
-        reference: The text over which it is taken.
-        at: Where predictions are compared, as typed.
-        other: The text that is patched from.
-        draws: Draws from other texts, and their seed; None for none.
-        pool: The file of these texts; None for built-in ones.
-        targets: Tokens whose logits are compared.
-    """
-
-    call: Call
-    cuts: list[Cut]
-    each: str | None = None
-    mean: bool = False
-    reference: str | None = None
-    at: str | None = None
-    other: str | None = None
-    draws: tuple[int, int] | None = None
-    pool: Path | None = None
-    targets: tuple[str, ...] = ()
+    call: Call  # the model, the text and its mask
+    cuts: list[Cut]  # what is cut together; none where `each` is given
+    each: str | None = None  # `head`, `layer` or `edge`
+    mean: bool = False  # heads give their mean, not 0
+    reference: str | None = None  # the text over which it is taken
+    at: str | None = None  # where predictions are compared, as typed
+    other: str | None = None  # the text that is patched from
+    draws: tuple[int, int] | None = None  # draws from other texts, and their seed; None for none
+    pool: Path | None = None  # the file of these texts; None for built-in ones
+    targets: tuple[str, ...] = ()  # tokens whose logits are compared
 
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""
@@ -239,11 +219,7 @@ def _compared(one: Pass, positions: list[int] | None) -> _Compared:
 def check_heads(
     found: Json, positions: list[int], units: list[tuple[int, int]], call: Call, of: tuple[Model, Text]
 ) -> None:
-    """Verify the effects of heads, each cut alone, that a dump keeps of one text.
-
-    Raises:
-        Mismatch: Something is not so.
-    """
+    """Verify the effects of heads, each cut alone, that a dump keeps of one text."""
     model, text = of
     kind = predicts(model.name)
     same("positions", positions, [] if kind is None else predicted_places(model, text)[1])
@@ -261,11 +237,7 @@ def check_heads(
 
 
 def check_spans(found: Json, record: Json, units: list[tuple[int, int]], call: Call, of: tuple[Model, Text]) -> None:
-    """Verify what a dump keeps of one text whose last span, or whose query, is cut off from each span.
-
-    Raises:
-        Mismatch: Something is not so.
-    """
+    """Verify what a dump keeps of one text whose last span, or whose query, is cut off from each span."""
     (model, text), division = of, of[1].division
     assert division is not None
     kind = predicts(model.name)
@@ -295,11 +267,7 @@ def check_spans(found: Json, record: Json, units: list[tuple[int, int]], call: C
 
 
 def check(made: Cutting, models: Models) -> None:
-    """Run one call and verify every number of what it says.
-
-    Raises:
-        Mismatch: Something is not so, or it ends in an error.
-    """
+    """Run one call and verify every number of what it says."""
     code, out, errors = runner.run(made.argv())
     model = models[made.call.model]
     text = Text(model, made.call, 0)

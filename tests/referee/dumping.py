@@ -38,25 +38,15 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class Dumping:
-    """One call of `attnscope batch`.
+    """One call of `attnscope batch`."""
 
-    Attributes:
-        call: What every record must hold, as a call of `attnscope run`; its `stage` is None where none is kept.
-        items: Text and second text of every line; an empty text for a blank line.
-        own_spans: Ranges of every line, where texts have spans of their own.
-        source: The file of texts.
-        output: The dump.
-        keep: What is kept besides stages.
-        pool: Size of maps.
-    """
-
-    call: Call
-    items: list[tuple[str, str | None]]
-    own_spans: list[list[dict[str, Any]] | None]
-    source: Path
-    output: Path
-    keep: list[str]
-    pool: int
+    call: Call  # what every record must hold, as a call of `attnscope run`; its `stage` is None where none is kept
+    items: list[tuple[str, str | None]]  # text and second text of every line; an empty text for a blank line
+    own_spans: list[list[dict[str, Any]] | None]  # ranges of every line, where texts have spans of their own
+    source: Path  # the file of texts
+    output: Path  # the dump
+    keep: list[str]  # what is kept besides stages
+    pool: int  # size of maps
 
     @property
     def argv(self) -> list[str]:
@@ -142,11 +132,7 @@ def _item(random: Random, model: Model) -> tuple[str, str | None]:
 
 
 def check(made: Dumping, models: Models) -> None:
-    """Write one dump, convert it to tables, and verify every number of both.
-
-    Raises:
-        Mismatch: Something is not so, or a command ends in an error.
-    """
+    """Write one dump, convert it to tables, and verify every number of both."""
     runner.output(made.argv)
     records = list(_records(made.output))
     same("records", [record["index"] for record in records], list(range(len(made.items))))

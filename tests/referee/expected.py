@@ -27,15 +27,10 @@ STATISTICS = (
 
 @dataclass(frozen=True)
 class Number:
-    """Numbers, and by how much ours may differ from each.
+    """Numbers, and by how much ours may differ from each."""
 
-    Attributes:
-        value: What they are; NaN where there is none.
-        slack: By how much ours may differ, of the same shape.
-    """
-
-    value: Array
-    slack: Array
+    value: Array  # what they are; NaN where there is none
+    slack: Array  # by how much ours may differ, of the same shape
 
     def __getitem__(self, at: object) -> "Number":
         return Number(self.value[at], self.slack[at])
@@ -141,17 +136,11 @@ class Attention:
 
 @dataclass(frozen=True)
 class Unit:
-    """What one entry of a Report stands for: a layer and head, or a mean.
+    """What one entry of a Report stands for: a layer and head, or a mean."""
 
-    Attributes:
-        layers: The attention of each of its layers over one text.
-        heads: Its heads.
-        single: One layer and one head, and no mean: its ranking by weight is that of the masked scores.
-    """
-
-    layers: Sequence[Attention]
+    layers: Sequence[Attention]  # the attention of each of its layers over one text
     heads: Sequence[int]
-    single: bool
+    single: bool  # one layer and one head, and no mean: its ranking by weight is that of the masked scores
 
     @property
     def dead(self) -> Allowed:

@@ -28,15 +28,10 @@ _TABLES = {
 
 @dataclass(frozen=True)
 class Explaining:
-    """One call of `attnscope explain`.
+    """One call of `attnscope explain`."""
 
-    Attributes:
-        call: The same as a call of `attnscope run`.
-        top: Keys shown; None for all.
-    """
-
-    call: Call
-    top: int | None
+    call: Call  # the same as a call of `attnscope run`
+    top: int | None  # keys shown; None for all
 
     @property
     def argv(self) -> list[str]:
@@ -73,19 +68,13 @@ def call(models: Models, seed: int, number: int) -> Explaining:
 
 @dataclass
 class _Found:
-    """What a model of transformers computes on the way, each by the number of its layer.
+    """What a model of transformers computes on the way, each by the number of its layer."""
 
-    Attributes:
-        streams: What enters each layer, (T, D).
-        linear: Names of the attention's linear modules to what goes in and comes out, (T, …).
-        normed: `q_norm` or `k_norm` to what comes out.
-        tables: Names of embeddings to what comes out, (T, D).
-    """
-
-    streams: list[Any] = field(default_factory=list)
+    streams: list[Any] = field(default_factory=list)  # what enters each layer, (T, D)
+    # Names of the attention's linear modules to what goes in and comes out, (T, …).
     linear: list[dict[str, tuple[Any, Any]]] = field(default_factory=list)
-    normed: list[dict[str, Any]] = field(default_factory=list)
-    tables: dict[str, Any] = field(default_factory=dict)
+    normed: list[dict[str, Any]] = field(default_factory=list)  # `q_norm` or `k_norm` to what comes out
+    tables: dict[str, Any] = field(default_factory=dict)  # names of embeddings to what comes out, (T, D)
 
 
 @contextmanager
@@ -137,11 +126,7 @@ def _listening(model: nn.Module, n_layers: int) -> Iterator[_Found]:
 
 
 def check(made: Explaining, models: Models) -> None:
-    """Run one call and verify every number of it.
-
-    Raises:
-        Mismatch: Something in it is not so, or it ends in an error.
-    """
+    """Run one call and verify every number of it."""
     _Check(runner.parsed(runner.output(made.argv)), made, models[made.call.model]).all()
 
 

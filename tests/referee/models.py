@@ -23,27 +23,16 @@ _TEMPLATES = {"cls sep": ([1], [2], [2]), "bos": ([1], [], []), "eos": ([], [2],
 
 @dataclass(frozen=True)
 class Model:
-    """A folder, and what a test must know to write texts for it.
+    """A folder, and what a test must know to write texts for it."""
 
-    Attributes:
-        name: What it is called.
-        path: The folder.
-        words: Words that are one token each.
-        before: Special tokens before a text.
-        after: Special tokens behind it.
-        after_pair: Special tokens behind the second text of a pair.
-        segments: It tells the two texts of a pair apart.
-        odd: Words that are no plain ones: special tokens, and one that the vocabulary lacks.
-    """
-
-    name: str
-    path: Path
-    words: list[str]
-    before: int
-    after: int
-    after_pair: int
-    segments: bool
-    odd: tuple[str, ...] = ()
+    name: str  # what it is called
+    path: Path  # the folder
+    words: list[str]  # words that are one token each
+    before: int  # special tokens before a text
+    after: int  # special tokens behind it
+    after_pair: int  # special tokens behind the second text of a pair
+    segments: bool  # it tells the two texts of a pair apart
+    odd: tuple[str, ...] = ()  # words that are no plain ones: special tokens, and one that the vocabulary lacks
 
 
 def _huge_sinks(row: Row) -> Row:

@@ -25,19 +25,12 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Predicting:
-    """One call of `attnscope run`.
+    """One call of `attnscope run`."""
 
-    Attributes:
-        call: What the Report must be.
-        kind: `predict`, `generate` or `logit`.
-        count: Tokens that are generated, at most.
-        targets: Tokens whose logit is taken apart, as typed.
-    """
-
-    call: Call
-    kind: str
-    count: int = 0
-    targets: tuple[str, ...] = ()
+    call: Call  # what the Report must be
+    kind: str  # `predict`, `generate` or `logit`
+    count: int = 0  # tokens that are generated, at most
+    targets: tuple[str, ...] = ()  # tokens whose logit is taken apart, as typed
 
     def argv(self) -> list[str]:
         """The arguments after `attnscope`."""
@@ -117,11 +110,7 @@ def _with_masks(random: Random, base: Call, model: Model) -> Call:
 
 
 def check(made: Predicting, models: Models) -> None:
-    """Run one call and verify every number of what it predicts.
-
-    Raises:
-        Mismatch: Something is not so, or it ends in an error.
-    """
+    """Run one call and verify every number of what it predicts."""
     found, model, asked = runner.parsed(runner.output(made.argv())), models[made.call.model], made.call
     if made.kind == "generate":
         asked = replace(asked, grown=_generated(found["texts"][0], made, model))

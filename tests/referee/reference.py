@@ -25,27 +25,16 @@ Allowed = np.ndarray[Any, np.dtype[np.bool_]]
 
 @dataclass
 class Layer:
-    """One layer's attention over one text.
+    """One layer's attention over one text."""
 
-    Attributes:
-        q: (H, Q, E), after whatever the model does to queries (norms, rotation).
-        k: (H, K, E), repeated where heads share keys.
-        v: (H, K, Ev), likewise.
-        scale: Factor on q·k.
-        softcap: c of c·tanh(x/c) on the scaled scores; None for none.
-        sinks: A logit per head that belongs to no key, (H,); None for none.
-        own: Which keys a query may see by the model's own mask, (Q, K).
-        out: The output projection by head, (H, Ev, D); None where none was seen.
-    """
-
-    q: Array
-    k: Array
-    v: Array
-    scale: float
-    softcap: float | None
-    sinks: Array | None
-    own: Allowed
-    out: Array | None = None
+    q: Array  # (H, Q, E), after whatever the model does to queries (norms, rotation)
+    k: Array  # (H, K, E), repeated where heads share keys
+    v: Array  # (H, K, Ev), likewise
+    scale: float  # factor on q·k
+    softcap: float | None  # c of c·tanh(x/c) on the scaled scores; None for none
+    sinks: Array | None  # a logit per head that belongs to no key, (H,); None for none
+    own: Allowed  # which keys a query may see by the model's own mask, (Q, K)
+    out: Array | None = None  # the output projection by head, (H, Ev, D); None where none was seen
 
 
 def softmax(masked: Array, sinks: Array | None) -> tuple[Array, Array | None]:
@@ -181,25 +170,15 @@ def run(
 
 @dataclass
 class Pass:
-    """One text that went through the whole model.
+    """One text that went through the whole model."""
 
-    Attributes:
-        layers: Every layer's attention.
-        weights: Its weights under the mask that was used, (H, Q, K).
-        streams: What enters each layer, and what leaves the last, (T, D) each.
-        attended: What each layer's attention hands on, with whatever norm lies behind it, (T, D) each.
-        after_norm: A factor that such a norm put on each number of it, likewise; 1 where there is none.
-        final: Final hidden states as the base model gives them, (T, D).
-        logits: (T, V); None where the checkpoint has no output head.
-    """
-
-    layers: list[Layer]
-    weights: list[Array]
-    streams: list[Array]
-    attended: list[Array]
-    after_norm: list[Array]
-    final: Array
-    logits: Array | None
+    layers: list[Layer]  # every layer's attention
+    weights: list[Array]  # its weights under the mask that was used, (H, Q, K)
+    streams: list[Array]  # what enters each layer, and what leaves the last, (T, D) each
+    attended: list[Array]  # what each layer's attention hands on, with whatever norm lies behind it, (T, D) each
+    after_norm: list[Array]  # a factor that such a norm put on each number of it, likewise; 1 where there is none
+    final: Array  # final hidden states as the base model gives them, (T, D)
+    logits: Array | None  # (T, V); None where the checkpoint has no output head
 
 
 _NORMED_BEHIND = ("gemma2", "gemma3_text", "olmo2")  # whose post_attention_layernorm is what its name says

@@ -54,11 +54,7 @@ def call(models: Models, seed: int, number: int) -> Flowing:
 
 
 def check(made: Flowing, models: Models) -> None:
-    """Run one call and verify every number of its matrices.
-
-    Raises:
-        Mismatch: Something is not so, or it ends in an error.
-    """
+    """Run one call and verify every number of its matrices."""
     (found,), model = runner.parsed(runner.output(made.argv()))["texts"], models[made.call.model]
     text = Text(model, made.call, 0)
     every = list(range(text.n))

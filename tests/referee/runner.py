@@ -24,11 +24,7 @@ def run(argv: list[str]) -> tuple[int, bytes, str]:
 
 
 def output(argv: list[str]) -> bytes:
-    """Standard output of a command line.
-
-    Raises:
-        Mismatch: It ends in an error, or warns.
-    """
+    """Standard output of a command line."""
     code, out, errors = run(argv)
     if code or errors:
         raise Mismatch(f"{argv[0]}: exit code {code}: {errors.strip()}")
@@ -36,11 +32,7 @@ def output(argv: list[str]) -> bytes:
 
 
 def check(call: Call, models: Models) -> None:
-    """Run one call and verify every number of its Report.
-
-    Raises:
-        Mismatch: Something in it is not so, or it ends in an error.
-    """
+    """Run one call and verify every number of its Report."""
     verify.report(parsed(output(call.argv())), call, models[call.model])
 
 

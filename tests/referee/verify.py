@@ -165,11 +165,7 @@ def numbers(found: Any) -> Any:
 
 
 def close(where: str, found: Any, expected: Number) -> None:
-    """Compare numbers with the expected ones, cell by cell.
-
-    Raises:
-        Mismatch: One of them is not there, is there although there is none, or differs by more than its slack.
-    """
+    """Compare numbers with the expected ones, cell by cell."""
     ours = numbers(found)
     if ours.size == 0 and expected.value.size == 0:
         return
@@ -191,21 +187,13 @@ def note(where: str, off: Any, allowed: Any) -> None:
 
 
 def same(where: str, found: Any, expected: Any) -> None:
-    """Compare something exactly.
-
-    Raises:
-        Mismatch: It differs.
-    """
+    """Compare something exactly."""
     if found != expected:
         raise Mismatch(f"{where}: {found}, expected {expected}")
 
 
 def report(found: Json, call: Call, model: Model) -> None:
-    """Compare a whole Report of `attnscope run` with what the call must give.
-
-    Raises:
-        Mismatch: Something in it differs.
-    """
+    """Compare a whole Report of `attnscope run` with what the call must give."""
     texts = [Text(model, call, i) for i in range(len(call.texts))]
     for text in texts:
         text.longest = max(one.n for one in texts)
@@ -539,9 +527,6 @@ def ranking(
         call: What was asked for.
         longest: Tokens of the longest text that is ranked together with this one.
         kept: The measures that are there; None for those of a Report.
-
-    Raises:
-        Mismatch: They differ by more than their slack.
     """
     by = call.by or "weight"
     same(where + ".by", found["by"], by)

@@ -57,11 +57,7 @@ def _spans(random: Random, text: str) -> dict[str, Any]:
 
 
 def check(model: Model, texts: Sequence[str], options: dict[str, Any]) -> float:
-    """Compare all weights between spans with sums; return the largest difference.
-
-    Raises:
-        AssertionError: A number differs, or a token is in no span or in the wrong one.
-    """
+    """Compare all weights between spans with sums; return the largest difference."""
     given = {**options, "model": model.path, "layer": "all", "head": "all", "stages": "weights", "top": 0}
     report = attnscope.inspect(list(texts), **given, max_memory="4G")
     worst = 0.0
