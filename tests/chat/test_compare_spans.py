@@ -13,12 +13,6 @@ from tests.chat import span_cuts
 FIRST, SECOND = "the bank river was old sat day", "the river was old bank sat day"
 
 
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    path = tmp_path_factory.mktemp("gpt2")
-    return path, span_cuts.save(path)
-
-
 def test_matrices_are_sums_of_the_weights_of_transformers(gpt2):
     """Documents in another order keep their names; the difference is that of equal names."""
     path, model = gpt2

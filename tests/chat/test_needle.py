@@ -17,12 +17,6 @@ NEEDLE, FILLER = "the bank was old", "water ran all day while we sat on it by ri
 LENGTHS, DEPTHS = [20, 29], [0, 0.4, 1]
 
 
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    path = tmp_path_factory.mktemp("gpt2")
-    return path, span_cuts.save(path)
-
-
 def prompt(length, depth):
     """The ids of a text, and where the needle is: built again from words."""
     words = {word: number for number, word in enumerate(WORDS)}

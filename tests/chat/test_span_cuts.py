@@ -12,12 +12,6 @@ from tests.chat import span_cuts
 TEXT = "the bank by the river was old and we sat"
 
 
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    path = tmp_path_factory.mktemp("gpt2")
-    return path, span_cuts.save(path)
-
-
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 @pytest.mark.parametrize("seed", range(6))
 def test_every_number_is_that_of_hooks_on_transformers(gpt2, engine, seed):

@@ -11,12 +11,6 @@ TEXT = "the bank by the river was old and we sat on it"
 SPANS = {"place": (0, 21), "time": (22, 33)}
 
 
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    path = tmp_path_factory.mktemp("gpt2")
-    return path, span_cuts.save(path)
-
-
 @pytest.mark.parametrize("engine", ["native", "transformers"])
 @pytest.mark.parametrize("query", [None, "time"])
 def test_shares_are_sums_of_the_weights_before_each_token(gpt2, engine, query):

@@ -5,14 +5,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.cli import main
-from tests.scale.test_merge import QUIET, content, lines
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "texts.txt").write_text("".join(f"{line}\n" for line in lines(150)))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+from tests.scale.test_merge import QUIET, content
 
 
 def write(output, *options):

@@ -21,7 +21,7 @@ from attnscope.batch.records import encode
 from attnscope.batch.windows import Suspects, WindowComputer
 from attnscope.cli import main
 from tests.helpers.batch_fakes import BLOCKS, BOUNDS, TEXTS, Work, dump
-from tests.scale.test_merge import content, lines
+from tests.scale.test_merge import content
 
 MANY = [f"{'word ' * (i * 7 % 5 + 1)}{i}" for i in range(150)]
 
@@ -269,13 +269,6 @@ def test_records_that_now_fit_into_memory_are_done_again(tmp_path):
         _, (summary, _) = written(tmp_path / folder, texts, workers=workers, holds=4000)
         assert summary.counts == {"ok": 51}
     assert content(tmp_path / "several" / "dump.jsonl") == content(tmp_path / "one" / "dump.jsonl")
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    (tmp_path / "texts.txt").write_text("".join(f"{line}\n" for line in lines(150)))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_the_command(folder, capsys):
