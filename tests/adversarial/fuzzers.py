@@ -614,19 +614,7 @@ def dumps(r: random.Random) -> Case:
         argv[1] = "in.json"
     elif r.random() < 0.3:
         name = "out.jsonl"
-        argv = [
-            "batch",
-            "texts.txt",
-            "-o",
-            "out.jsonl",
-            "--config",
-            "causal",
-            "--layer",
-            "0",
-            "--head",
-            "0,1",
-            *options,
-        ]
+        argv = [*"batch texts.txt -o out.jsonl --config causal --layer 0 --head 0,1".split(), *options]
     return Case(argv, {name: data, "texts.txt": b"The bank by the river\n\nA bank, a river\n"})
 
 

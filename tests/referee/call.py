@@ -57,23 +57,8 @@ class Call:
         """The arguments after `attnscope`."""
         source = ["--file", str(self.file)] if self.file else [self.texts[0]]
         words = ["run", *source, "--model", str(self.folder)]
-        names = (
-            "pair",
-            "layer",
-            "head",
-            "query",
-            "key",
-            "stage",
-            "mask",
-            "what_if",
-            "hide",
-            "spans",
-            "top",
-            "by",
-            "pool",
-            "engine",
-        )
-        for name in names:
+        names = "pair layer head query key stage mask what_if hide spans top by pool engine"
+        for name in names.split():
             if (value := getattr(self, name)) is not None:
                 words += ["--" + name.replace("_", "-"), str(value)]
         return [*words, *(["--no-special"] if self.no_special else []), *self.more]

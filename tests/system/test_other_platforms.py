@@ -44,18 +44,7 @@ def run_hidden(*commands: Sequence[str], cwd: Path) -> list[str]:
 def test_files_and_the_journal_of_a_dump():
     tests = ["tests/files", "tests/batch/test_journal.py", "tests/batch/test_convert.py", "tests/batch/test_reader.py"]
     tests += ["--ignore", "tests/files/test_file_of_texts.py"]  # screens
-    options = [
-        "-n",
-        "0",
-        "--assert",
-        "plain",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "tests.helpers.other_platform",
-        "-m",
-        "not unix",
-    ]
+    options = [*"-n 0 --assert plain -p no:cacheprovider -p tests.helpers.other_platform -m".split(), "not unix"]
     found = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests], cwd=ROOT, capture_output=True, text=True, timeout=300,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False,
@@ -114,22 +103,11 @@ def test_all_memory_of_the_machine_counts_where_the_free_memory_is_unknown(monke
 
 
 def test_only_the_folder_system_knows_what_differs():
-    words = (
-        "fcntl",
-        "pthread_sigmask",
-        "fchmod",
-        "os.link",
-        "O_DIRECT",
-        "O_NONBLOCK",
-        "MADV_",
-        "mallopt",
-        '"/proc',
-        "/sys/",
-    )
+    words = 'fcntl pthread_sigmask fchmod os.link O_DIRECT O_NONBLOCK MADV_ mallopt "/proc /sys/'
     found = [
         f"{path.relative_to(ROOT)}: {word}"
         for path in (ROOT / "attnscope").rglob("*.py")
-        for word in words
+        for word in words.split()
         if path.parent.name != "system" and word in path.read_text()
     ]
     assert found == []
