@@ -15,6 +15,7 @@ CHAT = chat_of([{"role": "user", "content": "Hello"}])
 AGAIN = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}"
 HOSTILE = {
     "loop": (AGAIN + "{% endfor %}{% endfor %}", "takes more than"),
+    "power": ("{{ 9 ** (9 ** 9) }}", "takes more than"),  # in C, so that the process has to be ended
     "class": ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "was stopped"),
     "globals": ("{{ raise_exception.__globals__ }}", "was stopped"),
     "filter": ("{{ messages | attr('__class__') }}", "was stopped"),
@@ -38,7 +39,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_template_gets_one_line(monkeypatch, name):
+def test_a_hostile_template_gets_one_line_and_the_next_chat_is_rendered(monkeypatch, name):
     monkeypatch.setattr(process, "SECONDS", 1)
     template, expected = HOSTILE[name]
     started = time.monotonic()
@@ -49,12 +50,6 @@ def test_a_hostile_template_gets_one_line(monkeypatch, name):
     assert line.startswith("chat.json: the chat template ")
     assert "\n" not in line and "\x1b" not in line
     assert time.monotonic() - started < 10  # a second of computing, on a machine that does much else
-
-
-def test_after_a_process_was_ended_the_next_chat_is_rendered(monkeypatch):
-    monkeypatch.setattr(process, "SECONDS", 1)
-    with pytest.raises(AttnscopeError, match="the chat template takes more than"):
-        render_chat(CHAT, ChatTemplates({"default": "{{ 9 ** (9 ** 9) }}"}), "chat.json")
     assert render_chat(CHAT, ChatTemplates({"default": "{{ messages[0].content }}"})).text == "Hello"
 
 
