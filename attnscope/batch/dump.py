@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,7 +21,7 @@ from attnscope.batch.loading import DumpConfig, Loader
 from attnscope.batch.pool import PoolRunner
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import encode
-from attnscope.batch.runner import Runner
+from attnscope.batch.runner import Runner, RunOptions
 from attnscope.batch.sinks import INDEX, open_dump
 from attnscope.batch.summary import Summary
 from attnscope.batch.worker import PreparedText, run_config
@@ -77,20 +76,13 @@ def write_dump(
             done = Summary(Counter(before.counts), resumed=len(before.indices))
             on_progress(done, total)
             return done
-        options: dict[str, Any] = {
-            "strict": order.strict,
-            "on_progress": lambda summary: on_progress(summary, total),
-            "holds": holds,
-            "before": before,
-            "again": again,
-            "until": until,
-        }
+        report = lambda summary: on_progress(summary, total)  # noqa: E731
+        options = RunOptions(header.grouping, holds, before, report, order.strict, again, until)
         runner: Runner[PreparedText] | PoolRunner[PreparedText]
-        if workers := loaded.workers:
-            release = journal.release
-            runner = PoolRunner(loaded.work, sink, header.grouping, workers=workers, in_child=release, **options)
+        if loaded.workers:
+            runner = PoolRunner(loaded.work, sink, options, workers=loaded.workers, in_child=journal.release)
         else:
-            runner = Runner(loaded.work(0), sink, header.grouping, **options)
+            runner = Runner(loaded.work(0), sink, options)
         if on_start is not None:
             on_start(lambda: len(before.indices) if journal.beside else journal.saved, total)
         summary = runner.run(items.select(header.grouping))

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from attnscope.base.errors import AttnscopeError, UsageError, listed
+from attnscope.batch.dump_reader import decoded
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import format_of
 from attnscope.batch.frames import TruncatedFrame, open_lines
@@ -131,10 +132,7 @@ def _read_header(lines: Path) -> Header | None:
     unsealed = unseal(line, 0) if line.startswith(MAGIC) and line.endswith(b"\n") else None
     if unsealed is None:
         raise AttnscopeError("is not a dump", where=lines, hint="create one with attnscope batch")
-    try:
-        return decode_json(unsealed[0], Header)  # type: ignore[no-any-return]
-    except ValueError as e:
-        raise AttnscopeError(f"is not a dump ({e})", where=lines, hint="create one with attnscope batch") from e
+    return decoded(unsealed[0], Header, lines)  # type: ignore[no-any-return]
 
 
 def read_end(lines: Path) -> End | None:

@@ -18,8 +18,8 @@ import pickle
 import signal
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -30,12 +30,10 @@ from attnscope.base.errors import AttnscopeError, ErrorParts, arg
 from attnscope.base.system.forking import Connection, fork
 from attnscope.base.system.signals import at_signal, finish_at_signal
 from attnscope.batch.background import BackgroundWriter, RecordSink
-from attnscope.batch.header import Grouping
 from attnscope.batch.items import Item
-from attnscope.batch.journal import JournalState
 from attnscope.batch.records import Record
-from attnscope.batch.runner import check_same, slow_texts, strict_failure, too_many_records
-from attnscope.batch.summary import SlowText, Summary, SummaryCallback
+from attnscope.batch.runner import RunOptions, check_same, slow_texts, strict_failure, too_many_records
+from attnscope.batch.summary import SlowText, Summary
 from attnscope.batch.windows import GroupRunner, Suspects, TextWorker, WindowComputer, WindowRecords
 
 T = TypeVar("T")
@@ -93,14 +91,10 @@ class _Process:
 
 
 class PoolRunner(Generic[T]):
-    """One run over an input with several processes; see runner.Runner for the arguments.
+    """One run over an input with several processes.
 
     Args:
         work: Returns what looks into texts, in the process of a worker, by the worker's number from 0.
-        on_progress: Called at the start, and whenever records arrive or are written.
-        holds: Number of values of one text that fit into memory.
-        again: Numbers of earlier records that are computed again; None if nothing is rewritten.
-        until: When the run stops, on the monotonic clock, once something new is written.
         in_child: Called first in each worker, to release resources that only the parent may hold.
     """
 
@@ -108,32 +102,24 @@ class PoolRunner(Generic[T]):
         self,
         work: Callable[[int], TextWorker[T]],
         sink: RecordSink,
-        bounds: Grouping,
+        options: RunOptions,
         *,
         workers: int,
-        strict: bool,
-        on_progress: SummaryCallback,
-        holds: int,
-        before: JournalState,
-        again: Collection[int] | None = None,
-        until: float | None = None,
         in_child: Callable[[], None] = lambda: None,
     ) -> None:
-        self._work, self._bounds, self._holds = work, bounds, holds
-        self._sink, self._strict, self._on_progress, self._until = sink, strict, on_progress, until
-        self._written, self._again, self._in_child = before, again, in_child
-        self._done = len(before.indices)
+        self._work, self._sink, self._options, self._in_child = work, sink, options, in_child
+        self._done = len(options.before.indices)
         self._count, self._processes = workers, list[_Process]()
         self._blocks = deque[_Block]()  # in input order, the first of which is being written
         self._waiting = deque[_Block]()  # without a worker, in input order
         self._buffered = self._seen = 0
         self._submitted = False
-        self.summary = Summary() if again is not None else Summary(Counter(before.counts), resumed=self._done)
+        self.summary = options.summary()
         self.summary.workers = workers
 
     def run(self, items: Iterable[Item]) -> Summary:
         """Process every item that is not written yet."""
-        self._on_progress(self.summary)
+        self._options.on_progress(self.summary)
         unread = self._unwritten(items)
         with (
             BackgroundWriter(self._sink) as writer,
@@ -144,7 +130,7 @@ class PoolRunner(Generic[T]):
                 while self._feed(unread) or self._blocks:
                     self._receive()
                     self._write(writer)
-                    if self._until is not None and time.monotonic() >= self._until and self._submitted:
+                    if self._options.until is not None and time.monotonic() >= self._options.until and self._submitted:
                         self.summary.stopped = True
                         break
                 writer.wait()
@@ -158,11 +144,11 @@ class PoolRunner(Generic[T]):
         """Yield the blocks that are not written yet; all of them if the file is rewritten."""
         for _, texts in groupby(items, lambda item: item.block):
             block = list(texts)
-            check_same(block, self._seen, self._written)
+            check_same(block, self._seen, self._options.before)
             done = min(max(0, self._done - self._seen), len(block))
             self._seen += len(block)
-            if self._again is not None and done:
-                kept = 0 if any(item.index in self._again for item in block[:done]) else done
+            if self._options.again is not None and done:
+                kept = 0 if any(item.index in self._options.again for item in block[:done]) else done
                 yield _Block(block, kept, kept, bool(kept))
             elif done < len(block):
                 yield _Block(block, done, done)
@@ -224,7 +210,7 @@ class PoolRunner(Generic[T]):
             self.summary.computed += content.new
             self.summary.tokens += sum(tokens for _, _, tokens in content.outcomes)
             self.summary.time_texts(content.slowest)
-            self._on_progress(self.summary)
+            self._options.on_progress(self.summary)
         elif kind == "end":
             block.ended, process.block = True, None
         elif kind == "error":
@@ -274,18 +260,18 @@ class PoolRunner(Generic[T]):
         """Queue a window to be written, and stop before a failure that ends the dump."""
         items = block.items[block.written : block.written + window.new]
         statuses = [status for status, _, _ in window.outcomes]
-        bad = statuses.index("failed") if self._strict and "failed" in statuses else len(items)
+        bad = statuses.index("failed") if self._options.strict and "failed" in statuses else len(items)
         end = 0 if bad < len(items) and self._sink.whole_windows else bad
-        if self._again is not None:
+        if self._options.again is not None:
             writer.wait()
-            last_old = self._written.indices[-1] if self._done else -1
+            last_old = self._options.before.indices[-1] if self._done else -1
             self._sink.skip(sum(item.index <= last_old for item in items[:end]))
         block.written += window.new
 
         def then() -> None:
             for item, (status, error, _) in zip(items[:end], window.outcomes[:end], strict=True):
                 self.summary.count(status, error, item)
-            self._on_progress(self.summary)
+            self._options.on_progress(self.summary)
 
         if end:
             encoded = window.encoded if end == len(items) else self._sink.first(window.encoded, end)
@@ -310,8 +296,8 @@ class PoolRunner(Generic[T]):
             pipe.send_bytes(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
 
         try:
-            work, everything = self._work(number), self._sink.needs_all_records
-            computer = WindowComputer(work, self._bounds, holds=self._holds, needs_all_records=everything)
+            work, options, everything = self._work(number), self._options, self._sink.needs_all_records
+            computer = WindowComputer(work, options.bounds, holds=options.holds, needs_all_records=everything)
             while True:
                 task: Task = pipe.recv()
                 computer.suspects, computer.run_group, place = task.suspects, group_runner(task, work, send), 0

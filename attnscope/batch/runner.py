@@ -42,52 +42,53 @@ class _TimeLimit:
         return compute()
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """How one run over an input goes on."""
+
+    bounds: Grouping
+    holds: int  # number of values of one text that fit into memory; a window may have four times as many
+    before: JournalState
+    on_progress: SummaryCallback  # called at the start, and whenever records arrive or are written
+    strict: bool = False
+    # numbers of earlier records that are computed again while the sink copies the others; None if nothing is rewritten
+    again: Collection[int] | None = None
+    # when it stops, on the monotonic clock, once something new is written; None for no limit
+    until: float | None = None
+
+    def summary(self) -> Summary:
+        """Return what is there at the start."""
+        if self.again is not None:
+            return Summary()
+        return Summary(Counter(self.before.counts), resumed=len(self.before.indices))
+
+
 class Runner(Generic[T]):
-    """One run over an input.
+    """One run over an input."""
 
-    Args:
-        holds: Number of values of one text that fit into memory; a window may have four times as many.
-        again: Numbers of earlier records that are computed again while the sink copies the others; None if nothing is
-            rewritten.
-        until: When the run stops, on the monotonic clock, once something new is written; None for no limit.
-    """
-
-    def __init__(
-        self,
-        work: TextWorker[T],
-        sink: RecordSink,
-        bounds: Grouping,
-        *,
-        strict: bool,
-        on_progress: SummaryCallback,
-        holds: int,
-        before: JournalState | None = None,
-        again: Collection[int] | None = None,
-        until: float | None = None,
-    ) -> None:
-        self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=sink.needs_all_records)
-        self._limit = _TimeLimit(until)  # its method, not one of this run: the model goes as soon as the run does
+    def __init__(self, work: TextWorker[T], sink: RecordSink, options: RunOptions) -> None:
+        holds, everything = options.holds, sink.needs_all_records
+        self._computer = WindowComputer(work, options.bounds, holds=holds, needs_all_records=everything)
+        self._limit = _TimeLimit(options.until)  # its method, not one of this run: the model goes as the run does
         self._computer.run_group = self._limit.run_group
-        self._sink = sink
-        self._strict, self._on_progress, self._again = strict, on_progress, again
-        self._written = before or sink.written
-        self._done = len(self._written.indices)
+        self._sink, self._options = sink, options
+        self._done = len(options.before.indices)
         self._place = 0  # of the next window's first record among those of this run
         # A signal keeps it: nothing is handed on any more.
         self._handing_on = Lock()
-        self.summary = Summary() if again is not None else Summary(Counter(self._written.counts), resumed=self._done)
+        self.summary = options.summary()
 
     def run(self, items: Iterable[Item]) -> Summary:
         """Process every item that is not written yet."""
-        self._on_progress(self.summary)
+        self._options.on_progress(self.summary)
         with BackgroundWriter(self._sink) as writer, finish_at_signal(lambda s: self._save_finished(writer, s)):
             windows = self._computer.windows(self._unwritten(items))
             window = next(windows, None)
             while window is not None:
                 place = self._place
                 done = min(max(0, self._done - place), len(window.items))
-                check_same(window.items[:done], place, self._written)
-                if self._again is not None:
+                check_same(window.items[:done], place, self._options.before)
+                if self._options.again is not None:
                     done = self._taken_over([item.index for item in window.items[:done]], writer)
                 try:
                     finished = self._compute(window, done) if done < len(window.items) else None
@@ -111,14 +112,14 @@ class Runner(Generic[T]):
 
     def _unwritten(self, items: Iterable[Item]) -> Iterator[Item]:
         """Skip blocks that are completely written: their texts need not be tokenized."""
-        if not self._done or self._again is not None:
+        if not self._done or self._options.again is not None:
             yield from items
             return
         place = 0
         for _, texts in groupby(items, lambda item: item.block):
             block = list(texts)
             if place + len(block) <= self._done:
-                check_same(block, place, self._written)
+                check_same(block, place, self._options.before)
                 self._place += len(block)
             else:
                 yield from block
@@ -130,12 +131,12 @@ class Runner(Generic[T]):
         All are computed again then, because a shard holds a whole window.
         """
         writer.wait()
-        if not set(indices).isdisjoint(self._again or ()):
+        if not set(indices).isdisjoint(self._options.again or ()):
             self._sink.skip(len(indices))
             return 0
         self.summary.counts += self._sink.copy(len(indices))
         self.summary.resumed += len(indices)
-        self._on_progress(self.summary)
+        self._options.on_progress(self.summary)
         return len(indices)
 
     def _compute(self, window: TextWindow[T], done: int) -> WindowRecords:
@@ -144,7 +145,7 @@ class Runner(Generic[T]):
         def on_records(new: list[Record]) -> None:
             self.summary.computed = computed + len(new)
             self.summary.tokens = tokens + sum(len(record.tokens) for record in new)
-            self._on_progress(self.summary)
+            self._options.on_progress(self.summary)
 
         return self._computer.compute(window, done, on_records)
 
@@ -152,7 +153,7 @@ class Runner(Generic[T]):
         """Queue a window's last records, and stop before a failure that ends the dump."""
         records, items = window.records, window.items
         fresh = len(records) - window.new
-        failed = (at for at in range(fresh, len(records)) if self._strict and records[at].status == "failed")
+        failed = (at for at in range(fresh, len(records)) if self._options.strict and records[at].status == "failed")
         end = bad = next(failed, len(records))
         if bad < len(records) and self._sink.whole_windows:
             end = fresh
@@ -161,7 +162,7 @@ class Runner(Generic[T]):
         def then() -> None:
             for record, item in zip(records[fresh:end], items[fresh:end], strict=True):
                 self.summary.count(record.status, record.error, item)
-            self._on_progress(self.summary)
+            self._options.on_progress(self.summary)
 
         with self._handing_on:
             self._computer.partial = PartialWindow()
@@ -180,7 +181,7 @@ class Runner(Generic[T]):
         partial = self._computer.partial
         records, places = partial.records, [] if self._sink.whole_windows else partial.places
         finished = [records[place] for place in takewhile(records.__contains__, places)]
-        if self._strict:
+        if self._options.strict:
             finished = list(takewhile(lambda record: record.status != "failed", finished))
         if until is not None:
             writer.finish(finished, until - time.monotonic())
@@ -190,7 +191,7 @@ class Runner(Generic[T]):
             self._sink.write(finished, len(finished))
         self.summary.counts.update(record.status for record in finished)
         self.summary.computed = self.summary.records - self.summary.resumed
-        self._on_progress(self.summary)
+        self._options.on_progress(self.summary)
 
 
 def check_same(items: list[Item], place: int, written: JournalState) -> None:

@@ -17,7 +17,8 @@ from attnscope.batch import loading
 from attnscope.batch.background import BackgroundWriter, RecordSink
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.items import from_txt
-from attnscope.batch.runner import Runner
+from attnscope.batch.journal import JournalState
+from attnscope.batch.runner import Runner, RunOptions
 from attnscope.cli import main
 from attnscope.findings.row_statistics import STATISTICS
 from tests.helpers import batch_fakes
@@ -65,8 +66,6 @@ class Windows(RecordSink):
     needs_all_records = False
 
     def __init__(self):
-        from attnscope.batch.journal import JournalState
-
         super().__init__(SimpleNamespace(written=JournalState()))
         self.windows = []
 
@@ -85,7 +84,7 @@ def test_a_window_has_so_many_tokens_at_most(tmp_path, most, windows):
     (tmp_path / "texts").write_text("a b\nc d e\nf g h i j k\nl\nm n\n")
     sink, bounds = Windows(), msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=most)
     with open(tmp_path / "texts", "rb") as file:
-        runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
+        runner = Runner(Work(), sink, RunOptions(bounds, HOLDS, sink.written, lambda summary: None))
         runner.run(from_txt(file, "texts"))
     assert sink.windows == (windows or [[n] for n in range(5)])
 
@@ -95,7 +94,7 @@ def test_a_run_that_ended_keeps_no_model(tmp_path):
     work = Work()
     kept = weakref.ref(work)
     with open(tmp_path / "texts", "rb") as file:
-        runner = Runner(work, Windows(), BOUNDS, strict=False, on_progress=lambda summary: None, holds=HOLDS)
+        runner = Runner(work, Windows(), RunOptions(BOUNDS, HOLDS, JournalState(), lambda summary: None))
         runner.run(from_txt(file, "texts"))
     gc.collect()
     gc.disable()  # a collection may be long in coming
@@ -116,7 +115,7 @@ def test_a_window_is_written_although_the_next_cannot_be_read(tmp_path):
     bounds = msgspec.structs.replace(BOUNDS, window=10**6, window_tokens=40)
     sink = Windows()
     with open(tmp_path / "texts", "rb") as file:
-        runner = Runner(Work(), sink, bounds, strict=False, on_progress=lambda summary: None, holds=HOLDS)
+        runner = Runner(Work(), sink, RunOptions(bounds, HOLDS, sink.written, lambda summary: None))
         with pytest.raises(AttnscopeError, match="the disk is gone"):
             runner.run(broken(file))
     assert sink.windows == [list(range(20))]

@@ -18,7 +18,7 @@ from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Setting
 from attnscope.batch.items import from_txt
 from attnscope.batch.pool import PoolRunner
 from attnscope.batch.records import Record, TopArrays, encode
-from attnscope.batch.runner import Runner
+from attnscope.batch.runner import Runner, RunOptions
 from attnscope.batch.sinks import open_dump
 from attnscope.batch.windows import record_of
 from attnscope.findings.provenance import MaskUse, Provenance
@@ -118,12 +118,12 @@ def dump(
         if before.ended and not again:
             return None
         work = work or Work(pause)
-        options = {"strict": strict, "on_progress": on_progress, "holds": holds, "before": before, "again": again}
+        options = RunOptions(bounds, holds, before, on_progress, strict, again)
         with open(source, "rb") as file:
             if workers:
-                runner = PoolRunner(work.at, sink, bounds, workers=workers, in_child=journal.release, **options)
+                runner = PoolRunner(work.at, sink, options, workers=workers, in_child=journal.release)
             else:
-                runner = Runner(work, sink, bounds, **options)
+                runner = Runner(work, sink, options)
             given = SimpleNamespace(items=lambda: from_txt(file, "x.txt"))
             summary = runner.run(SelectedItems(given, Settings()).select(bounds))
         journal.finish(summary.counts)
