@@ -102,7 +102,6 @@ def page(findings: Any, options: Options, _width: int = 0) -> Iterator[bytes]:
 
 
 def _title_of(findings: Any) -> str:
-    """Return the title of a page with these findings."""
     text = _first_text(findings)
     if text is None:
         provenance = getattr(findings, "provenance", None)

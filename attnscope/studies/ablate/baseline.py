@@ -212,7 +212,6 @@ class Baseline:
         return changes
 
     def _change(self, number: int, old: Array, new: Array) -> TokenChange:
-        """Return the change of one token's probability."""
         change = float((new[number] - old[number]) / np.log(2.0))
         before, after = (float(np.exp(logs[number])) for logs in (old, new))
         return TokenChange(number, *self._ablation.source.tokenizer.spelled(number), before, after, change)
@@ -228,7 +227,6 @@ class Baseline:
         return msgspec.structs.replace(effects, correlation=rank_correlation(weights, effects.strength))
 
     def _measure(self, variants: "Sequence[Variant]", step: str) -> dict[str, Array]:
-        """Return the effect of each variant, by measure."""
         before, names = self.log_probability, ["hidden"]
         names += ["kl"] if self.uncut_states.log_probabilities is not None else []
         names += ["loss"] if before is not None else []

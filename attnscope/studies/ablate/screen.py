@@ -102,7 +102,6 @@ def _header(study: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterat
 
 
 def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
-    """Present each cut, its weight, and its replacement."""
     lines: list[tuple[str, Spans]] = []
     for cut in ablation.cuts:
         heads = counted(len(cut.heads), "head")
@@ -119,7 +118,6 @@ def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
 
 
 def _replaced(how: str, unit: str) -> str:
-    """Describe the replacement for a head, a layer or an edge."""
     by = (_OTHERS if how in ("resample", "patch") else _MEANS).get(unit, "")
     return _HOW[how][1].format(_OUTPUTS[unit], by)
 

@@ -44,7 +44,6 @@ def present_spans(survey: EffectSurvey, settings: DisplaySettings, listing: List
 
 
 def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
-    """Present the answer and its probability."""
     lines: list[tuple[str, Spans]] = []
     if survey.answer:
         text = spell_run([survey.tokens[position] for position in survey.answer])
@@ -77,7 +76,6 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
 
 
 def _meanings(survey: EffectSurvey) -> list[str]:
-    """Explain the columns."""
     effects: Effects = survey.effects[0]
     meanings = []
     if effects.loss is not None:

@@ -51,8 +51,6 @@ _OWN, _EAGER = parse_mask("own"), "eager transformers"
 
 @dataclass(frozen=True)
 class _CheckedModel:
-    """A loaded model and a text."""
-
     source: ModelSource
     model: LoadedModel
     reference: "Callable[[], TransformersModel]"  # loads the model with transformers, once

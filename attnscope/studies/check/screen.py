@@ -37,7 +37,6 @@ def present_check(report: CheckReport, settings: DisplaySettings, display: Displ
 
 
 def _fully_masked(text: CheckedText) -> Spans:
-    """Name the queries that see nothing."""
     more = len(text.fully_masked) - _NAMED
     return (
         *named_tokens(text.tokens, text.fully_masked[:_NAMED]),

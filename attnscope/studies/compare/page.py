@@ -104,7 +104,6 @@ def _begun(
     roles: TextRoles | None,
     alignment: Alignment | None,
 ) -> Scene:
-    """Return a scene that begins at a head."""
     scene = saved.scene()
     same_shape = number.values.shape == (len(scene.layers), len(scene.heads))
     numbers = [number, *scene.numbers] if same_shape else scene.numbers

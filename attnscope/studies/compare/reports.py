@@ -69,8 +69,6 @@ def _texts(axis: str, first: Side, second: Side) -> "list[_Text]":
 
 @dataclass(frozen=True)
 class _Text:
-    """One text of two sides."""
-
     axis: str
     number: int
     labels: tuple[str, str]

@@ -177,7 +177,6 @@ def _labels(axis: str, values: Sequence[str]) -> list[str]:
 
 
 def _named(query: PositionSelection | None, key: PositionSelection | None) -> list[str]:
-    """Return which of rows and columns the user selected."""
     return [name for name, typed in (("query", query), ("key", key)) if typed is not None]
 
 

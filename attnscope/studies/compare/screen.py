@@ -407,7 +407,6 @@ class _ShownHead:
         return matrix_panel(matrix, masked, axes, label, caption, self.settings, pictured=pictured)
 
     def _difference(self, columns: "Columns") -> Panel:
-        """Return the matrix of the second side's weights minus the first's."""
         first, second = self.reports
         axis = both_axis(source_kind(first), first.sources, second.sources, columns)
         labels = (*untrusted(self.sides[1].label), Span(" − "), *untrusted(self.sides[0].label))
@@ -564,7 +563,6 @@ _WORDS = ("gains", "loses", "enter the top", "leave the top")  # columns of name
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
-    """Return rows of cells, the query first."""
     labels, *cells = zip(*rows, strict=True)
     columns = [Column(title, column, left=title in _WORDS) for title, column in zip(titles[1:], cells, strict=True)]
     return Table("query", columns, labels=labels, indent=0)

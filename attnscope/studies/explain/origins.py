@@ -97,7 +97,6 @@ class ModelOrigin:
         return [*checks, *self._norms(), *self._projections([cell.key for cell in cells]), self._positions()]
 
     def _norms(self) -> list[ArithmeticCheck]:
-        """Check the norms before the layer's queries."""
         c, captured, layer, checks = self._config, self._captured, self._capture.layer, list[ArithmeticCheck]()
         if c.norm == "none":
             return []
@@ -112,7 +111,6 @@ class ModelOrigin:
         return checks
 
     def _projections(self, keys: list[int]) -> list[ArithmeticCheck]:
-        """Check the projections of the query and of some keys."""
         capture, checks = self._capture, []
         of_query = [(self._captured["x"], self._captured["q"])]
         of_keys = [(capture.key_input(key), self._captured["k"][key]) for key in keys]

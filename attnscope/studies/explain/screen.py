@@ -167,7 +167,6 @@ def _say(text: str, look: Look = "") -> Text:
 
 
 def _vector(vector: Vector, settings: DisplaySettings) -> Facts:
-    """Present the origin of a vector, with its norm and numbers."""
     norm = number_text(vector.norm, settings.precision)
     digits = digits_for(vector.values, settings.precision)  # type: ignore[arg-type]
     values = [ours(digits.text(value), "dim") for value in vector.values.tolist()]

@@ -76,7 +76,6 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
 
 
 def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
-    """Name a query and a key, each with its position."""
     query, key = token_span(e.tokens, e.query, "bold"), token_span(e.sources, cell.key, "bold")
     return Span(f"{e.query} ", "bold"), query, Span(f" {between} {cell.key} ", "bold"), key
 

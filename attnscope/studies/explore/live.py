@@ -252,7 +252,6 @@ class LiveSource(UnitSource):
             self._heads[old] = replace(self._heads[old], stages={}, start=0)
 
     def _cut(self, session: Session, variant: Variant) -> None:
-        """Predict with cuts."""
         from attnscope.studies.ablate.run import ablate
 
         run = self._config(variant, layer=AUTO, head=AUTO, query=None, key=None, stages=(), cuts=())

@@ -64,7 +64,6 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings, displ
 
 
 def _header(comparison: HeadComparison, labels: Sequence[str], settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Present the two models and their common data."""
     first, second = (side.heads for side in comparison.sides)
     if isinstance(first, HeadRoles):
         yield from unknown_tokens(first.probes.unknown, first.probes.tokens)

@@ -46,8 +46,6 @@ class NeedleOptions:
 
 @dataclass(frozen=True)
 class _Prompt:
-    """A text with a needle."""
-
     tokens: list[Token]
     needle: range
     reading: range  # positions that predict the answer

@@ -128,7 +128,6 @@ def _check(run: RunConfig, source: ModelSource) -> None:
 def _describe(
     source: ModelSource, options: SurveyOptions, texts: list[list[Token]], random: RandomProbes, *, shipped: bool
 ) -> Probes:
-    """Return the texts and probes that roles were measured on."""
     unknown = getattr(source.tokenizer, "unknown_id", None)
     return Probes(
         seed=options.seed,
@@ -146,7 +145,6 @@ def _describe(
 
 
 def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
-    """Return the tokens of every text, and notes on them."""
     texts, notes, truncated, limit = [], list[str](), 0, source.config.max_positions
     for text in run.texts:
         try:

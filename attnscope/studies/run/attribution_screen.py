@@ -61,7 +61,6 @@ def _target(token: TargetToken) -> Span:
 
 
 def _parts(attribution: Attribution) -> list[tuple[str, float]]:
-    """List every part with its contribution."""
     parts = [("embedding", attribution.embedding), ("biases of norm and head", attribution.constant)]
     parts += [(f"L{layer}H{head}", float(value)) for (layer, head), value in np.ndenumerate(attribution.heads)]
     parts += [(f"L{layer} MLP", value) for layer, value in enumerate(attribution.mlps.tolist())]

@@ -299,7 +299,6 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
 
 
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
-    """Average the shown rows that count."""
     means = {}
     for name, values in structs.asdict(head.rows).items():
         known = values if values is None else values[counted & np.isfinite(values)]
