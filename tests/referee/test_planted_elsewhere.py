@@ -1,6 +1,7 @@
 """A bug planted in compare, explain, batch or convert is found within a few random calls of that command."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from attnscope.batch import tables, worker
 from attnscope.batch.dump_reader import Dump
 from attnscope.model.head_capture import HeadCapture
 from attnscope.studies.compare import reports, runs
-from attnscope.studies.compare.reports import _AlignedSide, _Pairs, _shown_in_both, _Text
+from attnscope.studies.compare.reports import _Aligned, _Text
 from attnscope.studies.compare.tolerance import MatrixPair
 from attnscope.studies.explain import arithmetic, build
 from tests.referee.__main__ import KINDS
@@ -25,7 +26,7 @@ Plant = tuple[Any, str, Any]
 
 def _saved_keys_are_whole_rows() -> Plant:
     """As it was: what is measured of some keys passes for what is measured of all."""
-    return _AlignedSide, "whole", property(lambda self: True)
+    return _Aligned, "whole", property(lambda self: True)
 
 
 def _natural_logarithms() -> Plant:
@@ -34,25 +35,35 @@ def _natural_logarithms() -> Plant:
 
 
 def _the_query_itself_is_later() -> Plant:
-    def future(self: _AlignedSide) -> Any:
+    def future(self: _Aligned, head: Any) -> Any:
         after = np.array(self.text.keys)[None] >= np.array(self.queries)[:, None]
-        return (self.weights * after).sum(-1)
+        return (self.weights(head) * after).sum(-1)
 
-    return _AlignedSide, "future", property(future)
+    return _Aligned, "future", future
 
 
 def _no_sink_moves() -> Plant:
-    return _AlignedSide, "sink", property(lambda self: np.zeros((len(self.at), 1)))
+    return _Aligned, "sink", lambda self, head: np.zeros((len(self.rows), 1))
 
 
 def _own_tokens_do_not_move() -> Plant:
-    return _AlignedSide, "own", property(lambda self: np.zeros((len(self.at), len(self.own_keys))))
+    weights = _Aligned.weights
+
+    def without_own(self: _Aligned, head: Any) -> Any:
+        shown = weights(self, head)
+        shown[:, self.own_keys if self.whole else []] = 0
+        return shown
+
+    return _Aligned, "weights", without_own
 
 
 def _rows_of_the_other_side() -> Plant:
+    align = _Text._pairs
+
     def pairs(self: _Text, tokens: Any, sources: Any) -> Any:
-        queries = [(i, i) for i, _ in tokens if i in self.b.queries]
-        return _Pairs(tokens, sources, queries, _shown_in_both(sources, self.a.keys, self.b.keys))
+        sides = align(self, tokens, sources)
+        queries = [i for i, _ in tokens if i in self.a.queries and i in self.b.queries]
+        return tuple(replace(side, queries=queries) for side in sides)
 
     return _Text, "_pairs", pairs
 
@@ -62,7 +73,11 @@ def _heads_are_paired_by_their_place() -> Plant:
 
 
 def _newcomers_are_counted_twice() -> Plant:
-    return reports, "_entered", lambda before, after: after.top(9)
+    def entered(_before: Any, after: Any) -> Any:
+        side, head = after
+        return [[key for key in row if key >= 0] for row in head.top.keys[side.rows].tolist()]
+
+    return reports, "_entered", entered
 
 
 def _signed_differences() -> Plant:
