@@ -212,26 +212,33 @@ def test_the_kernel_knows_every_statistic() -> None:
     assert set(KEY_TOKENS) == {"special", "punctuation"}
 
 
-def test_kernels_get_tensors_of_the_layers_device(simulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("on_gpu", "run"), [(True, 16), (False, 2)])
+def test_kernels_get_tensors_and_sizes_of_the_layers_device(
+    simulated: str, monkeypatch: pytest.MonkeyPatch, on_gpu: bool, run: int
+) -> None:
     """And are launched there, although another device is the current one."""
     given: list[object] = []
+    sizes: dict[str, object] = {}
     launched: list[int] = []
 
     class Kernel:
         def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
             launched.append(torch.cuda.current_device())
-            return lambda *operands, **constants: given.extend(operands)
+            return lambda *operands, **constants: (given.extend(operands), sizes.update(constants))
 
     names = [f"statistic {n}" for n in range(14)]
     kernels = SimpleNamespace(SLOTS=8, STATISTICS=names, layer_kernel=Kernel(), ranking_kernel=Kernel())
     monkeypatch.setitem(sys.modules, "attnscope.model.fused_kernels", kernels)
     monkeypatch.setattr("attnscope.model.fused_kernels", kernels, raising=False)
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(cdiv=lambda a, b: -(-a // b)))
-    q, k, v = (torch.ones(1, 2, TOKENS, WIDTH, device=simulated) for _ in range(3))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: {"cuda": (10, 0)}[device.type])
+    device = simulated if on_gpu else "cpu"
+    q, k, v = (torch.ones(1, 2, TOKENS, WIDTH, dtype=torch.bfloat16, device=device) for _ in range(3))
     rule = fused_rows.FusedRule(causal=True, prefix=0, window=0, lengths=None)
     ran = fused_rows._run(AttentionInputs(0, q, k, v, AttentionSpec(0.25, Causal())), rule, None, by_value=False)
     tensors = [x for x in (*given, ran._content) if isinstance(x, torch.Tensor)]
     assert len(tensors) > 12
-    assert {str(x.device) for x in tensors} == {simulated}
-    assert launched == [1, 1]
+    assert {str(x.device) for x in tensors} == {device}
+    assert sizes["RUN"] == run
+    assert launched == [on_gpu, on_gpu]
     assert torch.cuda.current_device() == 0

@@ -94,8 +94,10 @@ def simulated_devices(capacity: int = CAPACITY) -> Iterator[None]:
 
 @contextmanager
 def _current_device(device: int | str | torch.device) -> Iterator[None]:
-    before = current.index
-    current.index = device if isinstance(device, int) else torch.device(device).index or 0
+    place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if place.type != "cuda":
+        raise ValueError(f"Expected a cuda device, but got: {place}")
+    before, current.index = current.index, place.index or 0
     try:
         yield
     finally:
