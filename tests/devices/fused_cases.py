@@ -90,6 +90,7 @@ CASES = {
     "large scores": Case(Causal(), factor=60.0),
     "a pruned head": Case(Causal(), factor=0.0),
     "equal scores": Case(Causal(), integers=True),
+    "a chunk a step": Case(Causal(), tokens=96, heads=1, blocks={"BM": 64, "BN": 16, "SUB": 16}),
     "long": Case(Causal(), tokens=1300, heads=1, blocks={"BM": 256, "BN": 256, "ROWS": 256}),
 }
 
