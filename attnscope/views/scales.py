@@ -48,6 +48,11 @@ class LogScale:
         high = float(known.max()) if known.size else 1.0
         return cls(max(high / _LARGEST_RATIO, float(known.min())) if known.size else 1.0, high)
 
+    def ends(self, weights: Matrix) -> tuple[str, str]:
+        """Write the numbers at its ends; smaller weights have the colour of the lower end, with `<` before it."""
+        below = bool(((weights > 0) & (weights < self.low)).any())
+        return f"{'<' if below else ''}{self.low:.2g}", f"{self.high:.2g}"
+
     def place(self, weight: float) -> float | None:
         """Return the place of a weight on the scale, from 0 to 1; None for zero and for NaN."""
         if not weight > 0:

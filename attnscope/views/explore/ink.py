@@ -48,7 +48,7 @@ class Ink:
 
     def plain(self, text: str) -> str:
         """Spell a trusted text."""
-        return spell(Span(text), ascii=self.ascii) if not self.ascii else spell(Span(text, origin="note"), ascii=True)
+        return spell(Span(text, origin="note"), ascii=True) if self.ascii else text
 
     def style(self, look: str) -> Style:
         """Return the style of a look; without colours, alarms are still bold."""

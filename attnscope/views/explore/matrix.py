@@ -124,19 +124,15 @@ class MatrixPanel:
         if scene.members is not None and stage == "weights":
             description = "mean of queries, sum of keys"
         if stage == DIFFERENCE:
-            pinned = state.pinned
-            pin = "" if pinned is None else f"{pinned.name}"
-            masks = state.source.masks
+            pin, masks = "" if state.pinned is None else state.pinned.name, state.source.masks
             if place.pinned is not None and place.pinned.mask != place.spot.mask:
-                name = f"{name} {masks[place.spot.mask]}"
-                pin = f"{pin} {masks[place.pinned.mask]}"
+                name, pin = f"{name} {masks[place.spot.mask]}", f"{pin} {masks[place.pinned.mask]}"
             name, stage = f"{name} − {pin}", place.stage
             description = "difference" if state.drawn is not None else "no difference: other tokens or cells"
         title = [Segment(f" {ink.plain(stage)} ", state.title("matrix")), Segment(" " + ink.plain(name), BOLD)]
         title.append(Segment(ink.plain(f"  {description}"), DIM))
-        kind = _KINDS[shown.kind].format(place.zoom)
-        if shown.kind == "missing" and state.status:
-            kind = state.status
+        kind = state.status if shown.kind == "missing" else ""
+        kind = kind or _KINDS[shown.kind].format(place.zoom)
         rows, columns = layout.rows, layout.columns
         parts = []
         if len(rows) < layout.n_rows or len(columns) < layout.n_columns:

@@ -1,5 +1,6 @@
 """The text, with the cursor's query marked and its sources shaded."""
 
+import re
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -115,13 +116,5 @@ def _pieces(state: WalkState, span: Span, token: bool) -> list[str]:
     if token:
         name = state.ink.name(span)
         return [name.replace("␣", " ").strip(" ") or name] if span.text.strip() else [name]
-    pieces = list[str]()
-    for line_number, line in enumerate(span.text.split("\n")):
-        if line_number:
-            pieces.append("\n")
-        for n, word in enumerate(line.split(" ")):
-            if n:
-                pieces.append(" ")
-            if word:
-                pieces.append(state.ink.name(Span(word, origin="untrusted")))
-    return pieces
+    words = filter(None, re.split("([\n ])", span.text))
+    return [word if word in ("\n", " ") else state.ink.name(Span(word, origin="untrusted")) for word in words]

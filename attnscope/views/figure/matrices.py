@@ -242,9 +242,7 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     description = "logarithmic; queries are rows"
     description += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
     description += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
-    # Weights below the scale have the colour of its end.
-    below = bool(((pooled.weights > 0) & (pooled.weights < scale.low)).any())
-    draw_legend(canvas, f"{'<' if below else ''}{scale.low:.2g}", f"{scale.high:.2g}", description)
+    draw_legend(canvas, *scale.ends(pooled.weights), description)
 
 
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:

@@ -152,14 +152,11 @@ def map_shade(place: float | None) -> str:
 
 def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
     """Print the scale, and what is blank."""
-    low, high = f"{scale.low:.2g}", f"{scale.high:.2g}"
     if screen.colours:
-        # smaller weights have the colour of the lower end
-        below = bool(((weights > 0) & (weights < scale.low)).any())
-        items = [ramp_text(f"{'<' if below else ''}{low}", high, False, screen.colours)]
+        items = [ramp_text(*scale.ends(weights), False, screen.colours)]
     else:
         ratio = (scale.high / scale.low) ** (1 / len(SHADES))
-        bounds = [*(f"{scale.low * ratio**i:.2g}" for i in range(1, len(SHADES))), high]
+        bounds = [*(f"{scale.low * ratio**i:.2g}" for i in range(1, len(SHADES))), f"{scale.high:.2g}"]
         shades = [f"[{shade * 2}] {bound}" for shade, bound in zip(SHADES, bounds, strict=True)]
         items = [Text(f">0 {shades[0]}"), *map(Text, shades[1:])]
     meaning = Text("logarithmic; blank: exactly zero", "dim")

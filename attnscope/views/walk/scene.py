@@ -240,19 +240,12 @@ class Scene(Owner):
 
 
 class Source:
-    """Source of scenes and heads: a live model, a Report, a comparison or a dump; one without a model computes nothing.
+    """Source of scenes and heads: a live model, a Report, a comparison or a dump; some compute nothing."""
 
-    Attributes:
-        texts: The texts, or their names; only those that have been read.
-        named: Whether `texts` are names.
-        masks: Masks, or sides of a comparison, that one can choose; the first is shown first.
-        computes: Whether it can compute missing heads.
-    """
-
-    texts: Sequence[str]
-    masks: Sequence[str]
-    named: ClassVar[bool] = False
-    computes: ClassVar[bool] = False
+    texts: Sequence[str]  # the texts, or their names; only those that have been read
+    masks: Sequence[str]  # masks, or sides of a comparison, that one can choose; the first is shown first
+    named: ClassVar[bool] = False  # whether `texts` are names
+    computes: ClassVar[bool] = False  # whether it can compute missing heads
 
     @property
     def total(self) -> int:
