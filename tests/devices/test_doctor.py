@@ -132,6 +132,17 @@ def test_a_checkpoint_is_examined_on_the_gpu(gpu: str, tmp_path: Path, monkeypat
     assert [check.verdict for check in result.checks] == ["ok", "ok"]
 
 
+@pytest.mark.cuda
+def test_a_loss_on_the_gpu_that_shifts_no_labels_is_found(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses of transformers move labels themselves; this one does not."""
+    only(monkeypatch, "labels")
+    made, tokens = model("llama").to(gpu), ids(2, 9)
+    made.loss_function = lambda logits, labels, **more: nn.functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten()
+    )
+    assert verdicts({"model": made, "batch": {"input_ids": tokens, "labels": tokens}})["labels"] == "wrong"
+
+
 class Turned(nn.Module):
     """Frequencies that a module changes in its forward pass, as LongRoPE does for long texts."""
 
