@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent.parent
 TESTS = ("tests/devices", "tests/parity/test_cuda.py")
 # in interpreters of their own
 LEFT_OUT = "test_the_kernel_has_the_numbers_of_operators or test_the_machine_code_keeps_most_of_its_numbers"
-LIMIT = 120  # seconds of the tests of one change
+LIMIT = 120  # seconds of the tests of one change, which have not found it by then
 PROCESSES = 2
 # A piece of the path and the line that is changed, and of the change, to why that has no effect
 _INDEX = "an index; CUDA takes these from the host, by a copy more"
@@ -221,15 +221,18 @@ class Trials:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)  # what its tests have started
             mutant = running.pop(process)
-            self.found[mutant] = status != 0
-            verdict = "found" if status else "NOT FOUND" if tests[mutant.switch] else "NOT RUN"
+            verdict = "TOO LONG" if status == signal.SIGALRM else "found" if status else "NOT FOUND"
+            self.found[mutant] = verdict == "found"
             print(f"{verdict:10} {mutant.place}  {mutant.change}", flush=True)
         return True
 
     def _survey(self, session: Any) -> tuple[dict[str, float], dict[str, set[str]]]:
         """Run every test with nothing planted; return their seconds, and the tests that ask each switch."""
-        status = os.waitpid(self._fork(session, session.items, ""), 0)[1]
-        assert status == 0, f"tests fail without any change: {(self._folder / 'log').read_text()[-3000:]}"
+        size = -(-len(session.items) // PROCESSES)
+        parts = [session.items[n : n + size] for n in range(0, len(session.items), size)]
+        for process in [self._fork(session, part, "") for part in parts]:
+            status = os.waitpid(process, 0)[1]
+            assert status == 0, f"tests fail without any change: {(self._folder / 'log').read_text()[-3000:]}"
         seconds, tests = dict[str, float](), defaultdict[str, set[str]](set)
         for line in (self._folder / "notes").read_text().splitlines():
             test, noted = line.split("\t")
@@ -249,7 +252,7 @@ class Trials:
         try:
             os.setpgid(0, 0)
             signal.alarm(LIMIT if planted else 0)
-            log = os.open(self._folder / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            log = os.open(self._folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             for descriptor in (1, 2):
                 os.dup2(log, descriptor)
             self._planted = planted
