@@ -9,7 +9,7 @@ from attnscope.checkpoints.source import ModelSource
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression
 from attnscope.run.plan import RunPlan
-from attnscope.run.text_plan import TextPlan, find_positions
+from attnscope.run.text_plan import SearchedText, TextPlan
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,7 +49,7 @@ def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSou
         sources = (text.tokens, own) if text.context is None else (text.context, (written.context,))
         sides = []
         for side, (tokens, texts) in zip(expression.edge, ((text.tokens, own), sources), strict=True):
-            named = find_positions(where, side, tokens, texts, text.spans, words=run.words)
+            named = SearchedText(tokens, texts, text.spans, run.words).find(where, side)
             sides.append(tuple(range(len(tokens)) if named is None else named))
         resolved.append(Cut(expression.written, tuple(places), *sides))
     return resolved

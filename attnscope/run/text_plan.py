@@ -49,6 +49,23 @@ class TextPlan:
     positions: list[int] | None = None  # position id of every token; None if it equals its place
 
 
+@dataclass(frozen=True)
+class SearchedText:
+    """Tokens among which selections are looked up."""
+
+    tokens: Sequence[Token]
+    written: Sequence[str | None]  # their text, and its pair; None for an unknown or missing one
+    spans: TextSpans | None
+    words: bool  # whether a token is found with all others of its word
+
+    def find(self, option: str, named: PositionSelection | None) -> list[int] | None:
+        """Find the positions of a selection, sorted; None for no selection."""
+        if named is None:
+            return None
+        positions = sorted(named.find(self.tokens, self.written, option, spans=self.spans))
+        return whole_words(self.tokens, positions) if self.words else positions
+
+
 def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
     """Add the padding of each text to its rows and columns, if all of them are shown."""
     if any(text.context is not None for text in texts):
@@ -100,14 +117,13 @@ def plan_text(
             "applies only to self-attention, but keys come from a second text", where=arg("spans"), hint=hint
         )
     first = source.first_queries.get(text.where, 0)
-    queries, keys, pool, narrowed, more = _choose_cells(run, text, tokens, context, spans, causal=causal, first=first)
+    rows_of = SearchedText(tokens, (text.text, text.pair), spans, words=run.words)
+    columns_of = rows_of if context is None else SearchedText(context, (text.context,), spans, words=run.words)
+    queries, keys, pool, narrowed, more = _choose_cells(run, rows_of, columns_of, causal=causal, first=first)
     if spans is not None and run.window == PRINTED and AUTO in (run.layer, run.head):
         # beside spans, a screen draws the matrices of heads that the user selected, and no others
         named = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None or run.words
         more = ["--layer L --head H adds the matrices of a head"] * named
-    sources, texts = (tokens, (text.text, text.pair)) if context is None else (context, (text.context,))
-    auto_keys = find_positions(arg("key"), run.auto_key, sources, texts, spans, words=run.words)
-    hidden = _hidden(run, sources, texts, text.where, spans, several=several)
     return TextPlan(
         tokens,
         context,
@@ -116,8 +132,8 @@ def plan_text(
         keys,
         pool,
         notes + more,
-        auto_keys=auto_keys,
-        hidden=hidden,
+        auto_keys=columns_of.find(arg("key"), run.auto_key),
+        hidden=_hidden(run, columns_of, text.where, several=several),
         narrowed=narrowed,
         spans=spans,
         documents=_documents(run, source, tokens, text.where, context is not None),
@@ -173,21 +189,12 @@ def _documents(
     return lengths
 
 
-def _hidden(
-    run: RunConfig,
-    sources: Sequence[Token],
-    texts: Sequence[str | None],
-    where: str,
-    spans: TextSpans | None,
-    *,
-    several: bool,
-) -> tuple[int, ...]:
+def _hidden(run: RunConfig, columns_of: SearchedText, where: str, *, several: bool) -> tuple[int, ...]:
     try:
-        return tuple(find_positions(arg("hide"), run.hide, sources, texts, spans) or ())
+        return tuple(replace(columns_of, words=False).find(arg("hide"), run.hide) or ())
     except NotInText as e:
-        raise UsageError(
-            f"{e.parts.message} ({where})" if several else e.parts.message, where=e.parts.where, hint=e.parts.hint
-        ) from e
+        message = f"{e.parts.message} ({where})" if several else e.parts.message
+        raise UsageError(message, where=e.parts.where, hint=e.parts.hint) from e
 
 
 def check_context(text: TextInput, source: ModelSource) -> None:
@@ -208,14 +215,7 @@ def check_context(text: TextInput, source: ModelSource) -> None:
 
 
 def _choose_cells(
-    run: RunConfig,
-    text: TextInput,
-    tokens: Sequence[Token],
-    context: Sequence[Token] | None,
-    spans: TextSpans | None,
-    *,
-    causal: bool,
-    first: int = 0,
+    run: RunConfig, rows_of: SearchedText, columns_of: SearchedText, *, causal: bool, first: int = 0
 ) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
     """Return the named rows and columns; if none are named, all, or a map of a text that is too long.
 
@@ -225,35 +225,32 @@ def _choose_cells(
     Returns:
         Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on omissions.
     """
-    sources = tokens if context is None else context
-    texts = (text.text, text.pair)
-    queries = find_positions(arg("query"), run.query, tokens, texts, spans, words=run.words)
+    n_queries, n_keys = len(rows_of.tokens), len(columns_of.tokens)
+    queries = rows_of.find(arg("query"), run.query)
     notes: list[str] = []
     if first:
-        queries = _known_queries(queries, first, len(tokens), run.window, notes)
-    keys = find_positions(
-        arg("key"), run.key, sources, texts if context is None else (text.context,), spans, words=run.words
-    )
-    too_long = run.window is not None and max(len(tokens), len(sources)) > run.window
+        queries = _known_queries(queries, first, n_queries, run.window, notes)
+    keys = columns_of.find(arg("key"), run.key)
+    too_long = run.window is not None and max(n_queries, n_keys) > run.window
     nothing_named = run.query is None and keys is None and not (first and run.pool is None)
     pool = run.pool or (POOL if too_long and nothing_named else None)
     if pool is not None and nothing_named:
-        return [], [], pool, None, _pooled_notes(run, len(tokens), len(sources), pool)
-    aligned = context is None
+        return [], [], pool, None, _pooled_notes(run, n_queries, n_keys, pool)
+    aligned = columns_of is rows_of
     found_queries, found_keys = queries, keys
-    narrowed = _narrowed(run, queries, keys, len(tokens), len(sources))
+    narrowed = _narrowed(run, queries, keys, n_queries, n_keys)
     if narrowed == "columns":
-        found_keys = list(range(len(sources)))
-        notes.append(f"the {FEW} columns with most weight are shown; --key 0:{len(sources)} shows all")
+        found_keys = list(range(n_keys))
+        notes.append(f"the {FEW} columns with most weight are shown; --key 0:{n_keys} shows all")
     elif narrowed == "rows":
-        found_queries = list(range(len(tokens)))
-        notes.append(f"the {FEW} rows with most weight are shown; --query 0:{len(tokens)} shows all")
+        found_queries = list(range(n_queries))
+        notes.append(f"the {FEW} rows with most weight are shown; --query 0:{n_queries} shows all")
     if found_queries is None:
-        beside = _window_start(keys, len(tokens), run.window, causal, after=True) if aligned else 0
-        found_queries = _window("rows", "--query", len(tokens), run.window, beside, notes)
+        beside = _window_start(keys, n_queries, run.window, causal, after=True) if aligned else 0
+        found_queries = _window("rows", "--query", n_queries, run.window, beside, notes)
     if found_keys is None:
-        beside = _window_start(queries, len(sources), run.window, causal, after=False) if aligned else 0
-        found_keys = _window("columns", "--key", len(sources), run.window, beside, notes)
+        beside = _window_start(queries, n_keys, run.window, causal, after=False) if aligned else 0
+        found_keys = _window("columns", "--key", n_keys, run.window, beside, notes)
     if too_long and pool is None:
         notes.append(f"--pool {POOL} adds a map of the whole text")
     return found_queries, found_keys, pool, narrowed, notes
@@ -288,22 +285,6 @@ def _narrowed(
     if keys is not None and queries is None and n_queries > PRINTED and n_queries * len(keys) <= _MOST_CELLS:
         return "rows"
     return None
-
-
-def find_positions(
-    option: str,
-    named: PositionSelection | None,
-    tokens: Sequence[Token],
-    texts: Sequence[str | None],
-    spans: TextSpans | None,
-    *,
-    words: bool = False,
-) -> list[int] | None:
-    """Find the positions of a selection, sorted, with all tokens of their words if `words`; None for no selection."""
-    if named is None:
-        return None
-    positions = sorted(named.find(tokens, texts, option, spans=spans))
-    return whole_words(tokens, positions) if words else positions
 
 
 def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:
