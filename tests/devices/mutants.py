@@ -255,6 +255,8 @@ class Trials:
             log = os.open(self._folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             for descriptor in (1, 2):
                 os.dup2(log, descriptor)
+            # pytest would empty a folder for temporary files that another process uses
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.mkdtemp(dir=self._folder)
             self._planted = planted
             for item, following in zip(items, [*items[1:], None], strict=True):
                 self._test, begun = item.nodeid, perf_counter()
@@ -296,7 +298,7 @@ def main() -> int:
             _is_planted=trials.is_planted,
             _move=lambda planted, moved, name: (lambda *args, **named: moved) if planted else getattr(moved, name),
         )
-        options = ["-n0", "-s", "-p", "no:cacheprovider", f"--basetemp={name}/tests", "-k", f"not ({LEFT_OUT})"]
+        options = ["-n0", "-s", "-p", "no:cacheprovider", "-k", f"not ({LEFT_OUT})"]
         code = pytest.main([*options, *TESTS], [trials])
     wrong = [mutant for mutant, found in trials.found.items() if found == given.listed]
     print(f"{len(mutants)} changes, {len(wrong)} {'found though they are listed' if given.listed else 'not found'}:")
