@@ -164,6 +164,7 @@ def test_a_gpu_uses_the_kernel_where_it_pays(
 
 def test_the_kernel_needs_triton_and_a_gpu(monkeypatch: pytest.MonkeyPatch, inputs: AttentionInputs) -> None:
     monkeypatch.undo()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")  # a build for GPUs, but the layer is on the CPU
     monkeypatch.setenv("ATTNSCOPE_KERNEL", "triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(fused_rows, "find_spec", lambda name: object())
