@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -104,9 +103,10 @@ def _current_device(device: int | str | torch.device) -> Iterator[None]:
         current.index = before
 
 
-@cache
 def _register() -> None:
     """Give torch what it lacks without GPUs, once for the process: it stays, and without devices nothing reaches it."""
+    if _lasting:
+        return
     for backend, number in _TYPES.items():
         _register_guard(number)
         fallback, aten_operators = library.Library("_", "IMPL"), library.Library("aten", "IMPL")
