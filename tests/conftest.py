@@ -45,6 +45,11 @@ SENTENCE = "The bank by the river was eroded"
 _HAS_GPU = any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than CPUs: tests of terminals, browsers and other processes wait for an eighth of their time."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Keep what is imported and collected, which stays to the end, out of garbage collection."""
