@@ -72,9 +72,15 @@ def seal(body: bytes, crc: int) -> tuple[bytes, int]:
     """Return a JSON object as a whole line with its check, and the CRC-32 of the file that ends in it."""
     # The line of a long text has hundreds of megabytes: avoid a second copy.
     start = memoryview(body)[:-1]
+    tail, crc = sealing(start, crc)
+    return b"".join((start, tail)), crc
+
+
+def sealing(start: memoryview, crc: int) -> tuple[bytes, int]:
+    """Return the end of the line that begins with a JSON object but for its brace, and the CRC-32 of the file."""
     check = crc32(start, crc)
     tail = CHECK_TAIL % check
-    return b"".join((start, tail)), crc32(tail, check)
+    return tail, crc32(tail, check)
 
 
 def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:

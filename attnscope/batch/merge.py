@@ -22,7 +22,7 @@ from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.direct_writer import DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.frames import packing_of
-from attnscope.batch.journal import seal
+from attnscope.batch.journal import sealing
 from attnscope.batch.part_lines import END_LINE, RESTORE, OutOfOrder, PartLines
 from attnscope.batch.parts import PartSet
 from attnscope.batch.records import End, encode
@@ -53,19 +53,20 @@ class _Target:
 
     def put(self, bodies: list[bytes]) -> None:
         """Write lines with the check of this file, as one frame if compressed, while the next ones are read."""
-        lines = []
+        pieces: list[bytes | memoryview] = []
         for body in bodies:
-            line, self._crc = seal(body, self._crc)
-            lines.append(line)
+            start = memoryview(body)[:-1]
+            tail, self._crc = sealing(start, self._crc)
+            pieces += (start, tail)
         self._pending.result()
-        self._pending = self._pool.submit(self._write, lines)
+        self._pending = self._pool.submit(self._write, pieces)
 
-    def _write(self, lines: list[bytes]) -> None:
+    def _write(self, pieces: list[bytes | memoryview]) -> None:
+        data = b"".join(pieces)
         if self._packing is not None:
             packer = self._packing.new_frame()
-            lines = [*map(packer.compress, lines), packer.flush()]
-        for line in lines:
-            self._blocks.put(np.frombuffer(line, dtype=np.uint8))
+            data = packer.compress(data) + packer.flush()
+        self._blocks.put(np.frombuffer(data, dtype=np.uint8))
 
     def finish(self) -> None:
         self._pending.result()
