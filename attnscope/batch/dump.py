@@ -76,8 +76,9 @@ def write_dump(
             done = Summary(Counter(before.counts), resumed=len(before.indices))
             on_progress(done, total)
             return done
-        report = lambda summary: on_progress(summary, total)  # noqa: E731
-        options = RunOptions(header.grouping, holds, before, report, order.strict, again, until)
+        options = RunOptions(
+            header.grouping, holds, before, lambda summary: on_progress(summary, total), order.strict, again, until
+        )
         runner: Runner[PreparedText] | PoolRunner[PreparedText]
         if loaded.workers:
             runner = PoolRunner(loaded.work, sink, options, workers=loaded.workers, in_child=journal.release)

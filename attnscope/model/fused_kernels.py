@@ -66,7 +66,7 @@ def _max(x):
     return tl.max(tl.max(x, 3), 1)
 
 
-# A number's being a multiple of 16 would be a kernel of its own for some lengths of texts.
+# Triton would otherwise compile a second kernel for texts whose length is a multiple of 16.
 @triton.jit(do_not_specialize=["n", "heads", "window", "prefix"])
 def layer_kernel(
     Q, K, V, KINDS, NORMS, LENGTHS, SINKS, OUT, STATS, KEPT, scale, softcap, n, heads, window, prefix,

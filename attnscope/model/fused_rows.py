@@ -29,7 +29,7 @@ FAILED: list[str] = []  # why kernels cannot be compiled here; from then on oper
 _WIDEST = 128  # of heads: registers hold no more
 # Cells; for fewer, operators take less time than compiling does: 3 s once a machine, for every width and kind of mask.
 _WORTH_A_KERNEL = 1 << 23
-_WORTH_EVERY_CELL = 8  # kernels compute the whole layer, an eighth of which takes operators as long
+_WORTH_EVERY_CELL = 8  # the kernel computes a whole layer in the time that operators take for about an eighth of it
 
 
 @dataclass(frozen=True)

@@ -247,6 +247,7 @@ def compare(workplace: Workplace, command: str, device: str) -> None:
         # a sum in another order may be rounded to a neighbour, and so on in every later layer
         exact = largest_errors(expected, workplace.expected(command.replace("--dtype bfloat16", ""))[1])
         errors = largest_errors(found, workplace.expected(command.replace("--dtype bfloat16", ""))[1])
+        assert errors.keys() == exact.keys() > {"weights"}
         assert {name: error for name, error in errors.items() if error > 2 * exact[name] + 2e-3} == {}
     else:
         assert list(differences(found, expected, 2e-3))[:5] == []
