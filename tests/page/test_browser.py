@@ -21,11 +21,12 @@ from attnscope.findings.run import HeadRef
 from attnscope.studies.explore.saved import report_source
 from attnscope.studies.formats import export
 from attnscope.views.spelling import spell_token
-from attnscope.views.walk.cell import arithmetic, cell_numbers
+from attnscope.views.walk.cell import arithmetic, cell_numbers, weight_text
 from attnscope.views.walk.scene import Variant
 from tests.helpers.draws import drawn
 from tests.helpers.sample_reports import HOSTILE, report, text_report, tokens
 from tests.page.cells import check_cells
+from tests.page.conftest import SHORT
 from tests.page.reading import read_page
 from tests.page.test_page import COMMANDS, TEXT
 from tests.page.walking import number, read_places, shows
@@ -328,6 +329,63 @@ def test_the_row_shows_the_cell_under_the_pointer(open_page, pages):
         assert page.locator("[data-arithmetic]").text_content().startswith(f"→ {key}q·k")
         seen.add((query, key))
     assert len(seen) == 3
+
+
+def test_pointing_at_a_side_shows_that_side_and_marks_the_cell_on_all(open_page, tmp_path):
+    path, sides = tmp_path / "page.html", {}
+    assert main(["compare", SHORT, "--layer", "all", "--head", "all", "-o", str(path), "--quiet"]) == 0
+    for mask in ("causal", "bidirectional"):
+        arrays = tmp_path / f"{mask}.npz"
+        every = ["--layer", "all", "--head", "all", "--stage", "weights", "--mask", mask]
+        assert main(["run", SHORT, *every, "-o", str(arrays), "--quiet"]) == 0
+        sides[mask] = np.load(arrays)["weights"]
+    page = open_page(path, "#head=L3H0&query=0&key=0", size=(1280, 800)).page
+    for number_of_side, mask in enumerate([*sides, "difference"]):
+        picture = page.locator(".matrix-panel canvas").nth(number_of_side)
+        picture.scroll_into_view_if_needed()
+        picture.hover(position={"x": 170 + 9 * number_of_side, "y": 200})
+        captions = page.locator(".matrix-panel p.cell").all_text_contents()
+        cells = [caption.rpartition(": ") for caption in captions]
+        assert len({cell for cell, _, _ in cells}) == 1, captions
+        query, key = (int(name.split()[0]) for name in cells[0][0].split(" → "))
+        assert (query, key) != (0, 0)
+        causal, bidirectional = (float(weights[3, 0, query, key]) for weights in sides.values())
+        assert np.float32(number(cells[0][2])) == np.float32(causal)
+        assert np.float32(number(cells[1][2])) == np.float32(bidirectional)
+        shown_side = "bidirectional" if mask == "difference" else mask
+        assert shown_side in page.locator(".row-panel h2").text_content()
+        arithmetic_text = page.locator("[data-arithmetic]").text_content()
+        assert arithmetic_text.endswith(f"= {weight_text(float(sides[shown_side][3, 0, query, key]))}") or (
+            arithmetic_text.endswith("weight 0") and causal == 0
+        )
+        words = page.locator("[data-sides]").text_content().split()
+        assert [words[0], words[2], words[3]] == ["causal", "→", "bidirectional"]
+        assert number(words[1]) == pytest.approx(causal, rel=6e-3, abs=6e-4)
+        assert number(words[4]) == pytest.approx(bidirectional, rel=6e-3, abs=6e-4)
+        assert number(words[5]) == pytest.approx(bidirectional - causal, rel=6e-2, abs=6e-3)
+
+
+GRIDS = [(30, 9), (12, 12), (4, 4), (2, 40), (48, 2), (1, 1), (80, 64)]
+
+
+def test_no_grid_of_heads_is_cropped(open_page, tmp_path):
+    draw = np.random.default_rng(1)
+    for layers, heads in GRIDS:
+        arrays, path = tmp_path / "qk.npz", tmp_path / f"{layers}x{heads}.html"
+        np.savez(arrays, **{name: draw.standard_normal((layers, heads, 4, 2), np.float32) for name in "qk"})
+        assert main(["run", "--qkv", str(arrays), "-o", str(path), "--quiet", "--force"]) == 0
+        page = open_page(path).page
+        for width, height in ((360, 640), (1280, 800), (1920, 1080), (2560, 1440), (1100, 500)):
+            page.set_viewport_size({"width": width, "height": height})
+            for display in ("thumbnails", "entropy"):
+                page.evaluate(f"location.hash = '#head=L0H0&query=1&show={display}'")
+                picture = page.locator("#panel-heads")
+                picture.scroll_into_view_if_needed()
+                size = picture.bounding_box()
+                picture.click(position={"x": size["width"] - 1.5, "y": size["height"] - 1.5})
+                where = f"{layers} × {heads} at {width} × {height}, {display}"
+                assert shows(page, "document.querySelector('#where').textContent", f"L{layers - 1}H{heads - 1}"), where
+                assert page.locator(".heads-panel .zoom .dim").count() == 0, where
 
 
 def test_the_query_is_in_sight_in_a_long_text(open_page, pages):

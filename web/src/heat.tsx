@@ -24,6 +24,7 @@ export interface HeatProps {
   cursor?: [number, number];
   onCursor?: (row: number, column: number) => void;
   onHover?: (cell: [number, number] | null) => void;
+  pointed?: [number, number] | null; // the cell that any panel points at; undefined if only this picture knows
   height?: number;
   limit?: number; // largest size of a cell
   digits?: boolean; // numbers although cells are too small for them, or none although they are large enough
@@ -52,7 +53,8 @@ export function Heat(props: HeatProps) {
   const [zoom, setZoom] = useState(0); // size of a cell; 0 for what fits
   const [corner, setCorner] = useState<[number, number]>([0, 0]);
   const [own, setOwn] = useState<[number, number]>([0, 0]);
-  const [hover, setHover] = useState<[number, number] | null>(null);
+  const [ownHover, setHover] = useState<[number, number] | null>(null);
+  const hover = props.pointed === undefined ? ownHover : props.pointed;
   const drag = useRef<{ x: number; y: number; corner: [number, number]; moved: boolean } | null>(null);
   const cursor = props.cursor ?? own;
   const { rows, columns } = props;
@@ -265,7 +267,9 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
   let names = widest(columns) + GAP;
   const most = props.limit ?? 64;
   const room = Math.max(40, props.height ?? 640);
-  let fit = Math.min(most, (space - left) / columns.length, Math.max(0.2, (room - names) / rows.length));
+  const level = 22; // what labels above their columns take if they do not stand upright
+  const above = Math.max(names, level);
+  let fit = Math.min(most, (space - left) / columns.length, Math.max(0.2, (room - above) / rows.length));
   const crowded = fit < LEAST_LABEL && !zoom && !props.digits;
   if (crowded) {
     left = widest(rows, false) + GAP;
@@ -277,7 +281,7 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
   const cell = zoom ? Math.max(zoom, fit) : fit;
   const upright = cell < names - GAP;
   const named = cell >= LEAST_LABEL && !crowded;
-  const top = named ? (upright ? names : 22) : 16;
+  const top = named ? (upright ? names : level) : 16;
   const shownColumns = Math.max(1, Math.min(columns.length, Math.floor((space - left) / cell + 0.001)));
   const shownRows = Math.max(1, Math.min(rows.length, Math.floor((room - top) / cell + 0.001)));
   return {

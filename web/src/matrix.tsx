@@ -13,6 +13,16 @@ const runLabels = (starts: number[]): Label[] =>
     return { number: start === end ? `${start}` : `${start}–${end}`, name: "" };
   });
 
+type Pair = [number, number];
+
+interface View {
+  name: string;
+  scene: Scene;
+  head: Head | null;
+  other?: [View, View]; // the sides whose difference it is
+  held?: 1; // it is pinned
+}
+
 interface Difference {
   matrix: Matrix;
   rows: Label[];
@@ -51,7 +61,7 @@ export function MatrixPanel(
 ) {
   const { scene, head, place, sceneAt, masks, title, words } = props;
   const { spot, stage, pinned } = place;
-  const views: { name: string; scene: Scene; head: Head | null; other?: [Head | null, Head | null]; held?: 1 }[] = [];
+  const views: View[] = [];
   if (masks.length > 1) {
     for (let mask = 0; mask < masks.length; mask++) {
       const side = sceneAt(spot.text, mask)!;
@@ -62,15 +72,15 @@ export function MatrixPanel(
       name: `${masks[other]} − ${masks[0]}`,
       scene,
       head: null,
-      other: [views[0]!.head, views[other]!.head],
+      other: [views[0]!, views[other]!],
     });
   } else views.push({ name: "", scene, head });
   if (pinned) {
     const side = sceneAt(pinned.text, pinned.mask)!;
     const held = side.head(pinned.layer, pinned.head);
     const name = side.headName(pinned.layer, pinned.head);
-    views.push({ name: `pinned ${name}`, scene: side, head: held, held: 1 });
-    views.push({ name: `${title} − ${name}`, scene, head: null, other: [held, head] });
+    const pin: View = { name: `pinned ${name}`, scene: side, head: held, held: 1 };
+    views.push(pin, { name: `${title} − ${name}`, scene, head: null, other: [pin, { name: title, scene, head }] });
   }
   return (
     <section class="card matrix-panel" aria-label="matrix">
@@ -173,12 +183,13 @@ function MatrixView({
   place,
   cursorKey,
   goto,
+  hovered,
   setHovered,
   main,
   several,
   words,
 }: PanelProps & {
-  view: { scene: Scene; head: Head | null; other?: [Head | null, Head | null]; held?: 1 };
+  view: View;
   main: boolean;
   several: boolean;
 }) {
@@ -192,17 +203,32 @@ function MatrixView({
     from.on(to, "keys", key),
   ];
   const cursor = across(here, scene, spot.query, cursorKey ?? 0);
-  const moved = useMemo(() => other && difference(...other, stage), [other?.[0], other?.[1], stage]);
+  // What the pointer is at, on the axes of this picture: −1 for a token that its side lacks.
+  const pointed = hovered && across(hovered.scene, scene, hovered.query, hovered.key ?? -1);
+  const point = (side: View, query: number, key: number) =>
+    setHovered({ scene: side.scene, head: side.head, side: side.name, query, key });
+  const [first, second] = other ?? [view, view];
+  const moved = useMemo(() => other && difference(first.head, second.head, stage), [first.head, second.head, stage]);
   const shown = useMemo(() => head && matrixProps(scene, head, stage), [scene, head, stage]);
   if (other) {
     if (!moved) return <p class="dim">{words.difference}</p>;
     const { matrix, rows, columns, pairs } = moved;
     const { at } = matrix;
     const digits = digitsFor(largest(matrix), 2);
-    const [first, second] = other.map((one) => one!.scene) as [Scene, Scene];
-    const shown = [first, second].map((side) => across(here, side, spot.query, cursorKey ?? 0));
-    const row = pairs?.queries.findIndex(([i, j]) => i === shown[0]![0] || j === shown[1]![0]);
-    const column = pairs?.keys.findIndex(([i, j]) => (i < 0 ? j === shown[1]![1] : i === shown[0]![1]));
+    // A cell of a side on the axes of the difference, and back to a side that has it.
+    const joint = (from: Scene, query: number, key: number): [number, number] => {
+      if (!pairs) return across(from, scene, query, key);
+      const [a, b] = [first, second].map((side) => across(from, side.scene, query, key)) as Pair[];
+      return [
+        pairs.queries.findIndex(([i, j]) => i === a[0] || j === b[0]),
+        pairs.keys.findIndex(([i, j]) => (i < 0 ? j === b[1] : i === a[1])),
+      ];
+    };
+    const apart = (query: number, key: number): [View, number, number] => {
+      if (!pairs) return [second, query, key];
+      const side = pairs.keys[key]![1] < 0 ? 0 : 1;
+      return [side ? second : first, pairs.queries[query]![side], pairs.keys[key]![side]];
+    };
     return (
       <Heat
         rows={rows}
@@ -216,16 +242,14 @@ function MatrixView({
         label="difference"
         height={height}
         digits={place.digits}
-        cursor={pairs ? [row!, column!] : cursor}
+        cursor={joint(here, spot.query, cursorKey ?? 0)}
+        pointed={hovered && joint(hovered.scene, hovered.query, hovered.key ?? -1)}
         onCursor={(query, key) => {
-          if (!pairs) return goto({ query, key });
-          const side = pairs.keys[key]![1] < 0 ? 0 : 1; // one that has the key
-          goto({
-            mask: (side ? second : first).data.mask,
-            query: pairs.queries[query]![side],
-            key: pairs.keys[key]![side],
-          });
+          const [side, ...cell] = apart(query, key);
+          if (side.held || !pairs) return goto({ query, key });
+          goto({ mask: side.scene.data.mask, query: cell[0], key: cell[1] });
         }}
+        onHover={(cell) => (cell ? point(...apart(...cell)) : setHovered(null))}
       />
     );
   }
@@ -254,15 +278,13 @@ function MatrixView({
       height={height}
       digits={place.digits}
       cursor={cursor}
+      pointed={pointed}
       onCursor={(query, key) => {
         if (!view.held) return goto({ mask: scene.data.mask, query, key });
         [query, key] = across(scene, here, query, key);
         goto({ query, key });
       }}
-      onHover={(cell) => {
-        const [query, key] = cell ? across(scene, here, ...cell) : [-1, -1];
-        setHovered(query < 0 ? null : [query, key < 0 ? null : key]);
-      }}
+      onHover={(cell) => (cell ? point(view, ...cell) : setHovered(null))}
     />
   );
 }

@@ -149,7 +149,7 @@ export class Scene {
   on(other: Scene, axis: "queries" | "keys", at: number): number {
     const pair = (scene: Scene, from: 0 | 1, n: number) =>
       scene.data.pairs ? (scene.data.pairs[axis].find((one) => one[from] === n)?.[1 - from] ?? -1) : n;
-    return other === this ? at : pair(other, 0, pair(this, 1, at));
+    return other === this || at < 0 ? at : pair(other, 0, pair(this, 1, at));
   }
 
   headName(layer: number, head: number): string {

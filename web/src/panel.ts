@@ -2,6 +2,21 @@
 import type { Head, Scene } from "./model";
 import type { Place, Spot } from "./spot";
 
+// A cell that the pointer is at: indices on the axes of its side, whose head may be another than the chosen one.
+export interface Pointed {
+  scene: Scene;
+  head: Head | null;
+  side: string;
+  query: number;
+  key: number | null;
+}
+
+// Two heads that are compared: sides of a comparison, or the pinned head and the chosen one.
+export interface Compared {
+  names: [string, string];
+  heads: [Head | null, Head | null];
+}
+
 export interface PanelProps {
   scene: Scene;
   head: Head | null;
@@ -9,7 +24,8 @@ export interface PanelProps {
   cursorKey: number | null;
   act: (name: string, value?: number | string | null) => void;
   goto: (changes: Partial<Spot>) => void;
-  hovered: [query: number, key: number | null] | null;
-  setHovered: (cell: [number, number | null] | null) => void;
+  hovered: Pointed | null;
+  setHovered: (cell: Pointed | null) => void;
+  compared: Compared[];
   words: Record<string, string>;
 }

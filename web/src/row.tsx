@@ -4,21 +4,44 @@ import { Dialog } from "./commands";
 import { Bar, tree } from "./elements";
 import { exactText, fixed, sizedText } from "./format";
 import type { Head, Scene } from "./model";
-import type { PanelProps } from "./panel";
+import type { Compared, PanelProps, Pointed } from "./panel";
+
+// The number of a cell in two heads that are compared, and how far the second is from the first.
+function BothSides({ compared, at, stage }: { compared: Compared; at: Pointed; stage: string }) {
+  const [first, second] = compared.heads.map((head) => {
+    const query = head ? at.scene.on(head.scene, "queries", at.query) : -1;
+    const key = head && at.key !== null ? at.scene.on(head.scene, "keys", at.key) : -1;
+    if (!head || query < 0 || key < 0) return undefined;
+    const listed =
+      stage === "weights" ? head.listed(query)?.find((one) => one.key === key)?.measures.weight : undefined;
+    return head.cell(stage, query, key) ?? listed;
+  });
+  const write = (value: number | undefined) => (value === undefined ? "not known" : sizedText(value, 3));
+  const moved = first === undefined || second === undefined ? Number.NaN : second - first;
+  return (
+    <p class="arithmetic" data-sides>
+      <span class="dim">{compared.names[0]} </span>
+      {write(first)} → <span class="dim">{compared.names[1]} </span>
+      {write(second)} <strong>{Number.isFinite(moved) && `${moved > 0 ? "+" : ""}${sizedText(moved)}`}</strong>
+    </p>
+  );
+}
 
 export function RowPanel({
-  scene,
-  head,
+  scene: chosenScene,
+  head: chosenHead,
   place,
   cursorKey,
   goto,
   hovered,
   phrases,
+  compared,
   words,
   side,
 }: PanelProps & { phrases: Record<string, string>; side: string }) {
-  const query = hovered?.[0] ?? place.spot.query;
-  const key = hovered ? (hovered[1] ?? head?.best(query) ?? null) : cursorKey;
+  const chosen = { scene: chosenScene, head: chosenHead, side, query: place.spot.query, key: cursorKey };
+  const at: Pointed = hovered ?? chosen;
+  const { scene, head, query, key } = at;
   const listed = head?.listed(query) ?? null;
   const statistics = head?.statistics(query) ?? [];
   const near = head?.nearest(query);
@@ -31,7 +54,7 @@ export function RowPanel({
     <section class="card row-panel" aria-label="row" id="panel-row" tabIndex={-1}>
       <h2>
         <span class="number">{scene.queries.labels[query]?.number}</span> <bdi>{scene.queries.labels[query]?.name}</bdi>{" "}
-        <span class="dim">{[side, hovered && "under the pointer"].filter(Boolean).join(", ")}</span>
+        <span class="dim">{[at.side, hovered && "under the pointer"].filter(Boolean).join(", ")}</span>
       </h2>
       {head && key !== null && (
         <p class="arithmetic" data-arithmetic>
@@ -41,6 +64,9 @@ export function RowPanel({
           {arithmetic(head, query, key)}
         </p>
       )}
+      {compared.map((pair) => (
+        <BothSides key={pair.names.join()} compared={pair} at={at} stage={place.stage} />
+      ))}
       <table class="data sources" hidden={!listed}>
         <thead>
           <tr>
@@ -63,7 +89,11 @@ export function RowPanel({
                   type="button"
                   class="plain"
                   disabled={one.key === undefined}
-                  onClick={() => goto({ query, key: one.key ?? null })}
+                  onClick={() => {
+                    const [row, column] = [scene.on(chosenScene, "queries", query), one.key ?? -1];
+                    const there = column < 0 ? -1 : scene.on(chosenScene, "keys", column);
+                    if (row >= 0) goto({ query: row, key: there < 0 ? null : there });
+                  }}
                 >
                   <span class="number">{scene.sources.labels[one.source]?.number}</span>{" "}
                   <bdi>{scene.sources.labels[one.source]?.name}</bdi>

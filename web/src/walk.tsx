@@ -5,7 +5,7 @@ import type { Data } from "./data";
 import { HeadsPanel } from "./heads";
 import { MatrixPanel } from "./matrix";
 import { Scene, type SceneData } from "./model";
-import type { PanelProps } from "./panel";
+import type { Compared, Pointed } from "./panel";
 import { Explain, Predictions, RowPanel } from "./row";
 import { exportsOf } from "./save";
 import { apply, type Bounds, fit, fragment, type Place, placeOf, type Spot } from "./spot";
@@ -69,7 +69,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     const found = placeOf(location.hash, start, sceneAt);
     return fit(found, boundsOf(found.spot));
   });
-  const [hovered, setHovered] = useState<PanelProps["hovered"]>(null);
+  const [hovered, setHovered] = useState<Pointed | null>(null);
   const [dialog, setDialog] = useState("");
   const [said, say] = useState("");
   const needle = useRef<HTMLInputElement>(null);
@@ -171,7 +171,19 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     return { copy: copies, write: saves }[dialog] ?? [...all, ...copies, ...saves];
   };
   const leave = () => setDialog("");
-  const panel = { scene, head, place, cursorKey: key, act, goto, hovered, setHovered, words: node.words };
+  const sides = node.masks.map((_, mask) => sceneAt(spot.text, mask)?.head(spot.layer, spot.head) ?? null);
+  const compared: Compared[] = [];
+  if (sides.length > 1) {
+    const second = spot.mask || 1;
+    compared.push({ names: [node.masks[0]!, node.masks[second]!], heads: [sides[0]!, sides[second]!] });
+  }
+  if (place.pinned) {
+    const { text, mask, layer, head: number } = place.pinned;
+    const pinned = sceneAt(text, mask)!;
+    compared.push({ names: [pinned.headName(layer, number), title], heads: [pinned.head(layer, number), head] });
+  }
+  const panel = { scene, head, place, cursorKey: key, act, goto, hovered, setHovered, compared, words: node.words };
+  const side = node.masks.length > 1 ? node.masks[spot.mask]! : "";
   return (
     <div class="walk">
       <div class="controls card" role="toolbar" aria-label="Where you are">
@@ -242,15 +254,17 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       <div class="columns">
         <HeadsPanel {...panel} displays={bounds.displays} />
         <MatrixPanel {...panel} sceneAt={sceneAt} masks={node.masks} title={title} />
-        <RowPanel {...panel} phrases={node.phrases} side={node.masks.length > 1 ? node.masks[spot.mask]! : ""} />
+        <RowPanel {...panel} phrases={node.phrases} side={side} />
         <TextPanel
           scene={scene}
           head={head}
           query={spot.query}
           cursor={key}
-          hovered={hovered?.[0] ?? null}
+          hovered={hovered ? hovered.scene.on(scene, "queries", hovered.query) : null}
           onQuery={(query) => goto({ query, key: null })}
-          onHover={(query) => setHovered(query === null ? null : [query, null])}
+          onHover={(query) =>
+            setHovered(query === null ? null : { scene, head, side, query, key: head?.best(query) ?? null })
+          }
           found={found}
         />
         {scene.data.predictions.length > 0 && place.predictions && <Predictions scene={scene} />}
