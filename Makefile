@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN = . .venv/bin/activate &&
 
-.PHONY: setup test docs bench page
+.PHONY: setup test exhaustive docs bench page
 setup:
 	$(PYTHON) -m venv .venv
 	$(RUN) python -m pip install -c constraints.txt -e '.[test]'
@@ -10,6 +10,10 @@ setup:
 
 test:
 	$(RUN) ruff check && ruff format --check && mypy && python -m pytest
+
+# the rest of the tests: all cases, sizes, terminals, browsers and processes; takes half an hour on two cores
+exhaustive:
+	$(RUN) python -m pytest -m exhaustive
 
 # runs every example of the pages, and rewrites their screens and the snapshots
 docs:

@@ -1,6 +1,6 @@
 """The whole program against transformers, on a GPT-2-small-shaped checkpoint: loading, forward pass, process, memory.
 
-    python benchmarks/program.py [eager|long|sdpa ...] [--runs N] [--busy N]
+    python benchmarks/program.py [eager|long|sdpa ...] [--runs N] [--busy N] [--tokens N] [--layers N] [--width N]
 
 Weights are random, written once to a temporary folder; the tokenizer makes one token of a word.
 
@@ -51,9 +51,11 @@ def _middle(ran: list[Ran]) -> Ran:
     return Ran(median(one.seconds for one in ran), median(one.peak for one in ran), facts)
 
 
-def eager(folder: Path, runs: int, whole: float) -> bool:
+def eager(folder: Path, runs: int, tokens: int | None, whole: float) -> bool:
     """Against attention weights as transformers gives them; `whole` is the limit of the whole process."""
-    text, table = write_text(folder / "2048.txt", 2048), Table("attnscope", "eager")
+    tokens = tokens or 2048
+    text = write_text(folder / f"{tokens}.txt", tokens)
+    table = Table("attnscope", "eager")
     contenders = {
         "ours": partial(stages, "ours", folder, text),
         "theirs": partial(stages, "eager", folder, text),
@@ -61,7 +63,7 @@ def eager(folder: Path, runs: int, whole: float) -> bool:
     }
     found = interleaved(contenders, runs)
     ours, theirs = found["ours"].facts, found["theirs"].facts
-    table.row("forward pass with top-5, 2,048 tokens", ours["forward"], theirs["forward"], "s", 1 / 3)
+    table.row(f"forward pass with top-5, {tokens:,} tokens", ours["forward"], theirs["forward"], "s", 1 / 3)
     table.row("loading, imports done (theirs maps, reads later)", ours["load"], theirs["load"], "s", 1 / 3)
     table.row("start to loaded, imports included", ours["loaded"], theirs["loaded"], "s", 1 / 3)
     a, b = (facts["load"] + facts["forward"] for facts in (ours, theirs))
@@ -71,24 +73,28 @@ def eager(folder: Path, runs: int, whole: float) -> bool:
     return table.missed
 
 
-def long(folder: Path, runs: int) -> bool:
+def long(folder: Path, runs: int, tokens: int | None) -> bool:
     """A text whose weights as a matrix would take 38 GB."""
-    found, table = batch(folder, write_text(folder / "8192.txt", 8192)), Table("attnscope", "")
-    table.fact("whole process, 8,192 tokens", found.seconds, "s")
+    tokens = tokens or 8192
+    found = batch(folder, write_text(folder / f"{tokens}.txt", tokens))
+    table = Table("attnscope", "")
+    table.fact(f"whole process, {tokens:,} tokens", found.seconds, "s")
     table.fact("largest memory", found.peak, "MiB", 2048)
     return table.missed
 
 
-def sdpa(folder: Path, runs: int) -> bool:
+def sdpa(folder: Path, runs: int, tokens: int | None) -> bool:
     """Against the forward pass alone."""
-    text, table = write_text(folder / "4096.txt", 4096), Table("attnscope", "sdpa")
+    tokens = tokens or 4096
+    text = write_text(folder / f"{tokens}.txt", tokens)
+    table = Table("attnscope", "sdpa")
     contenders = {
         "ours": partial(stages, "ours", folder, text),
         "theirs": partial(stages, "sdpa", folder, text),
     }
     found = interleaved(contenders, runs)
     ours, theirs = found["ours"].facts, found["theirs"].facts
-    table.row("forward pass with top-5, 4,096 tokens", ours["forward"], theirs["forward"], "s", 1.6)
+    table.row(f"forward pass with top-5, {tokens:,} tokens", ours["forward"], theirs["forward"], "s", 1.6)
     table.row("loading", ours["load"], theirs["load"], "s")
     return table.missed
 
@@ -99,14 +105,17 @@ def main() -> int:
     choices(parser, "what", ["eager", "long", "sdpa"])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--busy", type=int, default=0, help="processes that spin meanwhile")
+    parser.add_argument("--tokens", type=int, help="of every text, instead of 2,048, 8,192 and 4,096")
+    parser.add_argument("--layers", type=int, default=12, help="of the checkpoint")
+    parser.add_argument("--width", type=int, default=768, help="of the checkpoint")
     asked = parser.parse_args()
     whole = partial(eager, whole=0.40 if asked.busy else 0.35)
-    measures: dict[str, Callable[[Path, int], bool]] = {"eager": whole, "long": long, "sdpa": sdpa}
+    measures: dict[str, Callable[[Path, int, int | None], bool]] = {"eager": whole, "long": long, "sdpa": sdpa}
     print(machine())
     with tempfile.TemporaryDirectory() as temporary, busy(asked.busy):
         folder = Path(temporary)
-        write_gpt2(folder / "gpt2")
-        missed = [measures[what](folder, asked.runs) for what in asked.what or measures]
+        write_gpt2(folder / "gpt2", layers=asked.layers, width=asked.width)
+        missed = [measures[what](folder, asked.runs, asked.tokens) for what in asked.what or measures]
     return int(any(missed))
 
 

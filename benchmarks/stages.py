@@ -8,8 +8,8 @@
 JSON.
 """
 
+import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,16 @@ def theirs(model: str, text: Path, output: Path, kind: str) -> list[float]:
 
 def main() -> None:
     """Do one of them."""
-    kind, model, text, output = sys.argv[1:]
-    at = ours(model, Path(text), Path(output)) if kind == "ours" else theirs(model, Path(text), Path(output), kind)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("kind", choices=("ours", "eager", "sdpa"))
+    parser.add_argument("checkpoint")
+    parser.add_argument("text", type=Path)
+    parser.add_argument("output", type=Path)
+    asked = parser.parse_args()
+    if asked.kind == "ours":
+        at = ours(asked.checkpoint, asked.text, asked.output)
+    else:
+        at = theirs(asked.checkpoint, asked.text, asked.output, asked.kind)
     names = ("load", "forward", "write")
     facts = {name: b - a for name, a, b in zip(names, at[:-1], at[1:], strict=True)}
     print(json.dumps({**facts, "loaded": at[1] - STARTED, "peak": peak()}))

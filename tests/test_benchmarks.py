@@ -223,6 +223,62 @@ def test_every_benchmark_is_described() -> None:
     assert {name for name in commands if f"benchmarks/{name}" not in described} == set()
 
 
+SMALLEST = {
+    "ablate.py": ["time", "--runs", "1"],
+    "attention.py": ["--sizes", "40,300", "--runs", "1"],
+    "batch.py": ["speed", "--texts", "40"],
+    "callback.py": ["--rounds", "1", "--lengths", "8"],
+    "choice.py": ["riverbank", "--texts", "2"],
+    "doctor.py": ["minilm", "--runs", "1", "--attn", "eager"],
+    "explore.py": ["sample", "--runs", "1"],
+    "gpu.py": ["facts", "--device", "cpu", "--tokens", "40", "--runs", "1"],
+    "growth.py": ["--runs", "1", "--shrink", "64"],
+    "heads.py": ["gpt2", "--runs", "1", "--layers", "1", "--width", "24"],
+    "imports.py": ["1"],
+    "long.py": ["window", "--tokens", "300"],
+    "memory.py": ["--drawn", "1"],
+    "merge.py": ["--records", "2000", "--parts", "4", "--repeats", "1"],
+    "million.py": ["--texts-a-second", "20", "--texts", "20000", "--workers", "8"],
+    "page.py": ["--runs", "1", "--tokens", "512"],
+    "program.py": ["eager", "sdpa", "--runs", "1", "--tokens", "64", "--layers", "1", "--width", "24"],
+    "record.py": ["imports.py", "1"],
+    "spans.py": ["time", "--tokens", "64", "--runs", "1", "--width", "24"],
+    "stages.py": ["sdpa"],
+    "startup.py": ["--runs", "1"],
+    "workers.py": ["--texts", "60", "--repeats", "1"],
+}
+"""Every script that is a program, with the options that let it end soon."""
+
+
+def test_every_benchmark_has_a_smallest_size() -> None:
+    assert {path.name for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} == SMALLEST.keys()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_benchmark_ends_with_a_verdict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1 is a missed limit, which is likely at these sizes; an error would leave a traceback."""
+    monkeypatch.setenv("OUT", str(tmp_path))
+    arguments = SMALLEST[name]
+    if name == "record.py":
+        page = tmp_path / "page.md"
+        page.write_text("# Benchmarks\n\n## Import: `python benchmarks/imports.py`\n")
+        arguments = [*arguments, "--into", str(page)]
+    if name == "stages.py":
+        write_gpt2(tmp_path / "gpt2", layers=1, width=12, heads=2, positions=64)
+        arguments = [*arguments, str(tmp_path / "gpt2"), write_text(tmp_path / "text.txt", 40), tmp_path / "out.npz"]
+    done = run(name, *map(str, arguments))
+    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+    assert any(character.isdigit() for character in done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(SMALLEST.keys() - {"startup.py"}))
+def test_a_wrong_option_is_one_line(name: str) -> None:
+    """`startup.py` hands options that it does not know to `attnscope run`."""
+    done = run(name, "--no-such-option")
+    assert done.returncode == 2 and "unrecognized arguments" in done.stderr, done.stderr
+
+
 def test_names_may_be_left_out_for_all(capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     choices(parser, "what", ["quick", "slow"])
