@@ -15,6 +15,7 @@ from attnscope.batch.header import Header
 from attnscope.findings.arrays import Floats, Matrices, Matrix, Places3, along
 from attnscope.findings.axes import arrays_in, declared_paths, structs_in
 from attnscope.findings.codec import encode_array
+from attnscope.findings.head_arrays import HeadArrays
 from attnscope.findings.row_statistics import RowArrays
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
@@ -117,6 +118,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         top: Strongest sources.
         rows: Row statistics.
         columns: Weight that every source gets, summed over the shown queries: (unit, source).
+        heads: A few numbers of every head, averaged over rows.
         received: Weight that every source receives from other tokens, (unit, source); only in reports, see
             HeadReport.
         pooled: Weights between runs of neighbouring tokens, (unit, rows, columns): summed over a run of keys, and
@@ -153,6 +155,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     top: TopArrays | None = None
     rows: RowArrays | None = None
     columns: Annotated[Matrix, along("unit", "source")] | None = None
+    heads: HeadArrays | None = None
     received: Annotated[Matrix, along("unit", "source")] | None = None
     pooled: Annotated[Matrices, along("unit", "query run", "key run")] | None = None
     divided: TextSpans | None = None

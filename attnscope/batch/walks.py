@@ -20,7 +20,7 @@ from attnscope.findings.arrays import Floats, Matrix
 from attnscope.findings.run import Pooled, Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.studies.explore.saved import SavedSource, SavedText
-from attnscope.studies.explore.scenes import effect_numbers, ordered, run_starts, scene_of, stages_of, units_known
+from attnscope.studies.explore.scenes import ordered, run_starts, scene_of, stages_of, unit_numbers, units_known
 from attnscope.studies.explore.units import UNNAMED, TextUnits
 from attnscope.views.walk.scene import Progress, RankedSources, Scene, Variant, WalkHead
 
@@ -162,8 +162,9 @@ def _scene(header: Header, record: Record) -> Scene:
     rows = {place: _rows(record, unit) for unit, place in enumerate(places)}
     report = Report(header.provenance, header.mask, [text])
     scene = scene_of(report, text, (layers, heads), rows, record.stages)
-    effects = {} if record.effects is None else msgspec.structs.asdict(record.effects)
-    numbers = [*scene.numbers, *effect_numbers(effects, places, (len(layers), len(heads)))]
+    of_rows = {number.name for number in scene.numbers}
+    of_units = unit_numbers(record, places, (len(layers), len(heads)))
+    numbers = [*scene.numbers, *(number for number in of_units if number.name not in of_rows)]
     units = units_known(words="weights" in record.stages, spans=record.spans is not None)
     width = record.stages["output"].shape[2] if "output" in record.stages else 0
     rounded_scene = replace(scene, numbers=numbers, rounded=header.settings.digits, first=places[0])

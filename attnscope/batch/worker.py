@@ -66,6 +66,10 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
         if word == "mean" and effects:
             hint = f"use all or numbers, or remove {' and '.join(effects)} from {arg('keep')}"
             raise UsageError("a mean cannot be cut", where=option, hint=hint)
+        averaged = [part for part in settings.keep if PARTS[part].averaged]
+        if word == "mean" and averaged:
+            hint = f"use all or numbers, or remove {' and '.join(averaged)} from {arg('keep')}"
+            raise UsageError("a mean has no averages of its own", where=option, hint=hint)
     if effects and given.what_if == "same-scores" and given.mask != (Own(),):
         hint = f"remove {arg('what_if', 'same-scores')}, or {' and '.join(effects)} from {arg('keep')}"
         what = "heads" if "effects" in effects else "spans"

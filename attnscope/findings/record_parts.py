@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from attnscope.findings.head_averages import AVERAGES
+
 # Numbers of tensors of a tile's size
 # Number of further stages if raw scores are kept.
 RAW = 2
@@ -86,6 +88,7 @@ class RecordPart:
     reported: Literal["always", "map", "never"] = "never"
     # whether the model runs again for it, once for every cut; then it is not part of `--keep all`
     runs_again: bool = False
+    averaged: bool = False  # whether it averages over rows, so that a mean over heads has none; not part of `all`, too
     of_spans: bool = False  # whether it needs texts divided into spans; then it is not part of `--keep all`
 
 
@@ -130,6 +133,17 @@ RECORD_PARTS = (
         numbers=lambda kept: kept.texts * kept.units * kept.sources,
         table=RecordTable("columns", "one row per source", ("mass",)),
         reported="map",
+    ),
+    RecordPart(
+        "heads",
+        f"a few numbers of every head, over all rows: {', '.join(AVERAGES)}",
+        numbers=lambda kept: kept.texts * kept.units * len(AVERAGES),
+        # sums and counts in float64, and largest values
+        beside=lambda kept: 5 * kept.texts * kept.units * len(AVERAGES),
+        # the averages of every row, and which of them count
+        tile=lambda tile: 2 * _FLOAT * len(AVERAGES) * tile.rows,
+        table=RecordTable("heads", "averages over rows, one row per head", AVERAGES),
+        averaged=True,
     ),
     RecordPart(
         "received",

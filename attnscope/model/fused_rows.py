@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import Intersection, PaddingMask
+from attnscope.model.recorders.heads import HeadRecorder
 from attnscope.model.recorders.rows import RowRecorder
 from attnscope.model.recorders.top import TopRecorder
 from attnscope.model.tile import Recorder
@@ -56,6 +57,7 @@ class FusedRows:
         self, output: Tensor, keys: Tensor, weights: Tensor, numbers: dict[str, Tensor], content: Tensor
     ) -> None:
         self.output, self.keys, self.weights, self.numbers, self._content = output, keys, weights, numbers, content
+        self._on_targets: dict[str, Tensor] = {}
 
     def fill(self, recorders: Sequence[Recorder], inputs: AttentionInputs) -> None:
         """Fill recorders with their statistics."""
@@ -66,6 +68,31 @@ class FusedRows:
                 recorder.take(self.keys, self.weights, inputs)
             elif isinstance(recorder, RowRecorder):
                 recorder.take(self, sink, fully_masked, inputs)
+            elif isinstance(recorder, HeadRecorder):
+                for name, targets in recorder.other_targets().items():
+                    self._on_targets[name] = self._weight_on(targets, inputs)
+                recorder.take(self)
+
+    def _weight_on(self, targets: Tensor, inputs: AttentionInputs) -> Tensor:
+        """Return the weight on one key of every row, (B, H, Q), whose position is in (B, Q); NaN where it is −1.
+
+        α is e to the score minus the logarithm of the row's sum, which the kernel keeps.
+        """
+        rule = _rule(inputs)
+        assert rule is not None
+        (batch, heads, n, width), groups = inputs.q.shape, inputs.k.shape[1]
+        index = targets.clamp_min(0)[:, None, :, None].expand(-1, groups, -1, width)
+        keys = inputs.k.gather(2, index)[:, :, None]  # (B, G, 1, Q, E)
+        queries = inputs.q.view(batch, groups, heads // groups, n, width)
+        scores = (queries.float() * keys.float()).sum(-1).view(batch, heads, n) * inputs.spec.scale
+        if inputs.spec.softcap is not None:
+            scores = inputs.spec.softcap * torch.tanh(scores / inputs.spec.softcap)
+        weights = (scores - self.numbers["log_sum"]).exp()
+        if rule.window:
+            rows = torch.arange(n, device=targets.device)
+            weights = weights.masked_fill((rows - targets >= rule.window)[:, None], 0.0)
+        unseen = (targets < 0)[:, None] | self.numbers["entropy"].isnan()
+        return weights.masked_fill(unseen, torch.nan)
 
     def is_finite(self) -> bool:
         """Tell whether all scores and outputs are, by one wait for the device."""
@@ -95,6 +122,12 @@ class FusedRows:
     def distance(self) -> Tensor:
         return self.numbers["distance"]
 
+    def largest(self) -> Tensor:
+        return self.weights[..., 0]
+
+    def on_target(self, name: str) -> Tensor:
+        return self.numbers["self"] if name == "self" else self._on_targets[name]
+
 
 def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> FusedRows | None:
     """Compute a layer of self-attention by the fused kernel; None if operators have to."""
@@ -103,9 +136,11 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
     if rule is None or not kept or not _is_worth_it(inputs, kept):
         return None
     tops = [recorder for recorder in kept if isinstance(recorder, TopRecorder)]
-    rows = [recorder for recorder in kept if isinstance(recorder, RowRecorder)]
+    rows = [recorder for recorder in kept if isinstance(recorder, RowRecorder | HeadRecorder)]
     orders = {top.by for top in tops}
     known = len(tops) + len(rows) == len(kept) and len(orders) < 2 and orders <= {"weight", "value"}
+    # the largest weight of a row is that of its first contributor
+    known = known and (orders <= {"weight"} or not any(isinstance(recorder, HeadRecorder) for recorder in kept))
     known = known and all(top.ranks_all and top.count <= MOST_KEYS for top in tops)
     known = known and all(row.sources.self_attention for row in rows)
     if not known or len({id(row.sources) for row in rows}) > 1:
@@ -172,7 +207,9 @@ def block_sizes(capability: tuple[int, int], dtype: torch.dtype) -> dict[str, in
     return sizes | ({"BN": 32, "RUN": 16} if capability[0] == 10 else {})
 
 
-def _run(inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | None, *, by_value: bool) -> FusedRows:
+def _run(
+    inputs: AttentionInputs, rule: FusedRule, rows: RowRecorder | HeadRecorder | None, *, by_value: bool
+) -> FusedRows:
     from triton import cdiv
 
     from attnscope.model import fused_kernels

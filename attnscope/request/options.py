@@ -28,7 +28,9 @@ DEFAULT_STAGES = "scores,masked,weights"
 BRIEF, ALL = "brief", "all"
 KEPT = (BRIEF, *EXACT_PARTS, ALL)
 BRIEF_STATISTICS, BRIEF_DIGITS = ("entropy", "first", "special", "self"), 3
-ALL_PARTS = tuple(name for name in EXACT_PARTS if not (PARTS[name].runs_again or PARTS[name].of_spans))
+ALL_PARTS = tuple(
+    name for name in EXACT_PARTS if not (PARTS[name].runs_again or PARTS[name].of_spans or PARTS[name].averaged)
+)
 PATIENCE = 5  # seconds that a command which needs no text waits for a pipe to begin
 
 

@@ -418,7 +418,7 @@ def attend(
         beside: More recorders by layer, such as those of spans, which see one pass over all layers; None for none.
         every_head: Recorders of every head, which see that pass, too; None for none.
     """
-    from attnscope.model.recorders import RecordedTokens
+    from attnscope.model.recorders import AveragedRows, RecordedTokens
     from attnscope.model.trace import make_trace
     from attnscope.run.analysis.spans import span_tokens
 
@@ -429,7 +429,10 @@ def attend(
         divided = [text_plan.spans for text_plan in plan.text_plans if text_plan.spans is not None]
         recorded = span_tokens(batch, divided)
     shown = _shown(plan, batch.tokens.real)
-    record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real, recorded)
+    averaged = None
+    if "heads" in record_spec.parts:
+        averaged = AveragedRows.of(batch.tokens.ids[0], batch.tokens.special, shown)
+    record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real, recorded, averaged)
     if every_head is not None:
         beside = _merged(beside or {}, every_head.recorders)
     heads, hidden = select_heads(plan, batch, engine, on_progress, beside)

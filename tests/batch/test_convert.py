@@ -32,7 +32,7 @@ from tests.helpers.requests import requested
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import report, text_report, tokens
 
-KEPT = ("top", "rows", "columns", "pooled", "spans", "effects", "span_effects", "stages")
+KEPT = ("top", "rows", "columns", "heads", "pooled", "spans", "effects", "span_effects", "stages")
 SETTINGS = Settings(top=2, by="value", keep=KEPT, stages=("masked",), spans="words")
 TEXTS = ("The bank by the river", "", '"quoted", twice', "bank")
 

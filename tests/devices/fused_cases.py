@@ -21,7 +21,15 @@ from attnscope.model import fused_rows
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import Intersection, PaddingMask, intersect
-from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TopRecorder
+from attnscope.model.recorders import (
+    AveragedRows,
+    HeadRecorder,
+    KeyTokens,
+    MatrixRecorder,
+    RowRecorder,
+    TopRecorder,
+)
+from attnscope.model.tile import Recorder
 from attnscope.model.tiling import TileShape
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, Prefix, SlidingWindow
 
@@ -157,21 +165,41 @@ def layer(case: Case, device: str) -> tuple[AttentionInputs, KeyTokens]:
     return inputs, KeyTokens(kinds, torch.ones(case.batch, case.tokens, dtype=torch.bool, device=device))
 
 
-def computed(case: Case, kernel: str, device: str) -> tuple[Tensor, TopRecorder, RowRecorder]:
-    """Output, strongest keys and statistics by `triton` or by `operators`."""
+def averaged_rows(case: Case, special: Tensor) -> AveragedRows:
+    """Rows of which averages count, of texts that repeat their tokens; padding is not shown."""
+    generator = torch.Generator().manual_seed(case.seed)
+    ids = torch.randint(0, max(2, case.tokens // 4), (case.batch, case.tokens), generator=generator)
+    return AveragedRows.of(ids.to(special.device), special, shown_rows(case, str(special.device)))
+
+
+def shown_rows(case: Case, device: str) -> Tensor:
+    """Rows that are no padding, (B, Q), bool."""
+    shown = torch.ones(case.batch, case.tokens, dtype=torch.bool, device=device)
+    for part in case.mask.parts if isinstance(case.mask, Intersection) else (case.mask,):
+        if isinstance(part, PaddingMask):
+            shown &= torch.arange(case.tokens, device=device) < part.lengths.to(device)[:, None]
+    return shown
+
+
+def computed(case: Case, kernel: str, device: str) -> tuple[Tensor, TopRecorder, RowRecorder, HeadRecorder | None]:
+    """Output, strongest keys, statistics and, where keys are ranked by weight, averages by a kind of kernel."""
     inputs, keys = layer(case, device)
     heads, rows = case.recorded or range(case.heads), case.rows or range(case.tokens)
     top, statistics = TopRecorder(case.count, case.by, heads, rows, keys.real), RowRecorder(heads, rows, keys)
+    averages = None
+    if case.by == "weight":
+        averages = HeadRecorder(heads, rows, averaged_rows(case, keys.special), keys)
+    recorders: list[Recorder] = [top, statistics, *([] if averages is None else [averages])]
     with (
         patch.dict(os.environ, {"ATTNSCOPE_KERNEL": kernel}),
         patch.dict(fused_rows.BLOCKS, {**SMALL, **case.blocks} if device == "cpu" else {}),
         patch("attnscope.model.attention.TileShape.of", side_effect=TileShape.of) as tiles,
         torch.inference_mode(),
     ):
-        output = attend(replace(inputs), [top, statistics])
+        output = attend(replace(inputs), recorders)
     assert tiles.called == (kernel == "operators"), f"the kernel did not run: {fused_rows.FAILED}"
     assert output is not None
-    return output, top, statistics
+    return output, top, statistics, averages
 
 
 def compare(case: Case, device: str) -> None:
@@ -180,8 +208,8 @@ def compare(case: Case, device: str) -> None:
     Where scores are equal to the last bit, the same keys have to win; elsewhere rounding may exchange keys of equal
     weight.
     """
-    output, top, statistics = computed(case, "operators", device)
-    fused_output, fused_top, fused_statistics = computed(case, "triton", device)
+    output, top, statistics, averages = computed(case, "operators", device)
+    fused_output, fused_top, fused_statistics, fused_averages = computed(case, "triton", device)
     atol = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}[case.dtype]
     close = {"rtol": 1e-3, "atol": atol, "equal_nan": True}
     shown = torch.ones(case.batch, case.tokens, dtype=torch.bool, device=device)
@@ -208,6 +236,10 @@ def compare(case: Case, device: str) -> None:
         torch.testing.assert_close(
             fused_statistics.recorded[statistic], values, **{**close, "atol": 2e-3 if statistic == "distance" else 2e-5}
         )
+    if averages is not None and fused_averages is not None:
+        for average, values in averages.arrays().items():
+            near = {**close, "atol": 2e-3 if average == "distance" else 2e-5}
+            torch.testing.assert_close(fused_averages.arrays()[average], values, **near)
     assert torch.equal(fused_statistics.fully_masked, statistics.fully_masked)
     if case.sinks is not None:
         torch.testing.assert_close(fused_statistics.sink, statistics.sink, **close)

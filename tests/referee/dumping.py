@@ -19,13 +19,15 @@ from safetensors.numpy import load_file
 
 from tests.referee import cutting, draw, masks, runner, spanning, verify
 from tests.referee.call import Call, places
-from tests.referee.expected import STAGES, STATISTICS, Unit
+from tests.referee.expected import STAGES, STATISTICS, Number, U, Unit
 from tests.referee.models import MINILM, Model, Models
 from tests.referee.verify import Json, Mismatch, Text, close, same
 
 _PARTS = ("top", "rows", "columns", "pooled")
 _MEASURES = {"weight": ("weight",), "value": ("weight", "value"), "projected": ("weight", "value", "projected")}
+_AVERAGES = ("entropy", "first", "special", "self", "distance", "largest", "max_score", "previous", "induction")
 _TABLES = {
+    "heads": "heads",
     "spans": "spans",
     "span_effects": "span_effects",
     "contributors": "top",
@@ -107,6 +109,8 @@ def call(models: Models, seed: int, number: int) -> Dumping:
     of_spans = "spans" in keep and apart.random() < 0.5 and base.model != MINILM and base.what_if is None
     keep += ["span_effects"] if of_spans and "mean" not in (base.layer, base.head) else []
     keep += ["effects"] if cuts and "mean" not in (base.layer, base.head) else []
+    of_heads = Random(f"dump heads {seed}:{number}").random() < 0.4
+    keep += ["heads"] if of_heads and "mean" not in (base.layer, base.head) else []
     output = models.place / f"dump-{seed}-{number}{random.choice(('.jsonl', '', '', '.json'))}"
     return Dumping(base, items, own, source, output, keep, random.choice((1, 2, 5, 16)))
 
@@ -189,7 +193,7 @@ def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, m
     kept = made.keep + (["stages"] if item.stage else [])
     same(
         where + "parts",
-        {part for part in (*_PARTS, "spans", "span_effects", "effects", "stages") if record.get(part)},
+        {part for part in (*_PARTS, "heads", "spans", "span_effects", "effects", "stages") if record.get(part)},
         set(kept),
     )
     if text.division is not None:
@@ -230,6 +234,10 @@ def _unit(
         same(where + "spans", set(arrays["spans"]), set(expected))
         for name, number in expected.items():
             close(f"{where}spans.{name}", arrays["spans"][name][n], number)
+    if "heads" in arrays:
+        same(where + "averages", set(arrays["heads"]), set(_AVERAGES))
+        for name, number in _averages(unit, text, queries).items():
+            close(where + name, arrays["heads"][name][n], number)
     if "columns" in arrays:
         close(where + "columns", arrays["columns"][n], unit.columns(queries))
     if "pooled" in arrays:
@@ -240,6 +248,33 @@ def _unit(
         found = top | {"by": by, "left_out": ["some"] if item.no_special else [], "projected": top.get("projected")}
         same(where + "measures", set(top) - {"keys"}, set(_MEASURES[by]))
         verify.ranking(where + "top", found, unit, text.special, queries, item, text.longest, _MEASURES[by])
+
+
+def _averages(unit: Unit, text: Text, queries: list[int]) -> dict[str, Number]:
+    """The numbers of a head over the queries that are words, or over all of them without a word."""
+    words = [query for query in queries if not text.special[query]] or queries
+    live = [query for query in words if not unit.dead[query]]
+    weights, ids = unit.number("weights"), text.encoding.ids
+    if not live:
+        return {name: Number(np.array(np.nan), np.array(0.0)) for name in _AVERAGES}
+
+    def on_keys(keys: dict[int, int]) -> Number:
+        if not keys:
+            return Number(np.array(np.nan), np.array(0.0))
+        cells = tuple(zip(*keys.items(), strict=True))
+        return Number(weights.value[cells].mean(), weights.slack[cells].mean() + 4 * U)
+
+    numbers = {}
+    for name in ("entropy", "first", "special", "self", "distance"):
+        statistic = unit.statistic(name)
+        numbers[name] = Number(statistic.value[live].mean(), statistic.slack[live].mean() + 4 * U)
+    scores = unit.statistic("max_score")
+    numbers["max_score"] = Number(scores.value[live].max(), scores.slack[live].max())
+    numbers["largest"] = Number(weights.value[live].max(-1).mean(), weights.slack[live].max(-1).mean() + 4 * U)
+    numbers["previous"] = on_keys({query: query - 1 for query in live if query})
+    last = {query: [at for at in range(query - 1) if ids[at] == ids[query]][-1:] for query in live}
+    numbers["induction"] = on_keys({query: at[0] + 1 for query, at in last.items() if at})
+    return numbers
 
 
 def _tables(made: Dumping, records: Sequence[Json]) -> dict[int, Json]:
@@ -293,6 +328,8 @@ def _shaped(table: str, record: Json, rows: list[dict[str, str]], made: Dumping)
     if table == "rows":
         names = [*STATISTICS, *(["sink"] if any(row["sink"] for row in rows) else [])]
         return {n: filled((n_units, n_queries), n, lambda row: (query[int(row["query"])],), rows) for n in names}
+    if table == "heads":
+        return {name: filled((n_units,), name, lambda row: (), rows) for name in _AVERAGES}
     if table == "columns":
         return filled((n_units, n), "mass", lambda row: (int(row["key"]),), rows)
     if table == "span_effects":

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import log
 from threading import Lock
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -78,7 +79,7 @@ class RowRecorder(Recorder):
             )
         if tile.k0 == tile.k1 or not self._statistics:
             return
-        rows = (_TileRows if tile.summary is None else _SummedRows)(self, tile, overlap)
+        rows = rows_of_tile(self, tile, overlap)
         computed = torch.stack([statistic.compute(rows) for statistic in self._statistics])
         values = overlap.select_rows(computed)  # (statistics, B, h, r)
         if fully_masked is not None:
@@ -91,10 +92,23 @@ def finite_scores(scores: Tensor) -> Tensor:
     return scores.nan_to_num(torch.nan, torch.inf, torch.nan)
 
 
-class _TileRows:
+class ReadsRows(Protocol):
+    """A recorder of what rows of a tile hold."""
+
+    rows: Sequence[int]
+    sources: KeyTokens
+    kinds: tuple[str, ...]  # kinds of keys, of row_statistics.KEY_TOKENS, on which weights are summed
+
+
+def rows_of_tile(recorder: ReadsRows, tile: Tile, overlap: Overlap) -> "TileRows":
+    """Return the rows that a recorder and a tile share, and those between them."""
+    return (TileRows if tile.summary is None else _SummedRows)(recorder, tile, overlap)
+
+
+class TileRows:
     """The rows of a tile, (B, h, r, k), for the statistics of row_statistics; see RowWeights there."""
 
-    def __init__(self, recorder: RowRecorder, tile: Tile, overlap: Overlap) -> None:
+    def __init__(self, recorder: ReadsRows, tile: Tile, overlap: Overlap) -> None:
         rows = recorder.rows[overlap.rows]
         # their first row, end of the rows, first key and end of the keys
         self._box = self._first, self._last, self._k0, self._k1 = rows[0], rows[-1] + 1, tile.k0, tile.k1
@@ -108,6 +122,10 @@ class _TileRows:
         """Return the largest masked score of every row; NaN where no key is allowed, or no score is known."""
         largest = finite_scores(self._peaks[0][..., 0])
         return largest if self._tile.scored else torch.full_like(largest, torch.nan)
+
+    def largest(self) -> Tensor:
+        """Return the largest weight of every row."""
+        return self._peaks[1][..., 0]
 
     @cached_property
     def _peaks(self) -> tuple[Tensor, Tensor]:
@@ -198,10 +216,10 @@ class _TileRows:
         return dict(zip(names, sums, strict=True))
 
 
-class _SummedRows(_TileRows):
+class _SummedRows(TileRows):
     """The same for a tile with a summary: compiled loops sum its weights up."""
 
-    def __init__(self, recorder: RowRecorder, tile: Tile, overlap: Overlap) -> None:
+    def __init__(self, recorder: ReadsRows, tile: Tile, overlap: Overlap) -> None:
         super().__init__(recorder, tile, overlap)
         assert tile.summary is not None
         self._summary = tile.summary
@@ -211,6 +229,9 @@ class _SummedRows(_TileRows):
 
     def max_score(self) -> Tensor:
         return finite_scores(self._overlap.row_span(self._summary.largest))
+
+    def largest(self) -> Tensor:
+        return self._overlap.row_span(self._summary.strongest[..., 0])
 
     def on_self(self) -> Tensor:
         return self.within(0)

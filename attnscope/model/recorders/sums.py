@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attnscope.model.recorders.base import KeyTokens, SumRecorder, add_to
+from attnscope.model.recorders.heads import AveragedRows, HeadRecorder
 from attnscope.model.recorders.spans import SpanRecorder, SpanTokens
 from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.model.workers import Deferred
@@ -190,11 +191,17 @@ class RecordedTokens:
     shown: Tensor  # rows that each text's sums count, (B, Q), bool
     real: Tensor  # queries that are not padding, (B, Q), bool
     spans: SpanTokens | None = None  # spans of the tokens; None if these are not recorded
+    averaged: AveragedRows | None = None  # rows that averages of heads count; None if these are not recorded
 
 
 def _span_recorder(heads: Sequence[int], spec: RecordSpec, tokens: RecordedTokens, mean: bool) -> SpanRecorder:
     assert tokens.spans is not None
     return SpanRecorder(heads, tokens.spans, mean=mean)
+
+
+def _head_recorder(heads: Sequence[int], spec: RecordSpec, tokens: RecordedTokens, _mean: bool) -> HeadRecorder:
+    assert tokens.averaged is not None
+    return HeadRecorder(heads, spec.counted, tokens.averaged, tokens.sources)
 
 
 # Functions that create the recorder of a part of record_parts: for some heads, or for the mean over them
@@ -203,4 +210,5 @@ SUM_RECORDERS: dict[str, Callable[[Sequence[int], RecordSpec, RecordedTokens, bo
     "received": lambda heads, spec, t, mean: ReceivedRecorder(heads, spec.counted, t.shown, t.sources, mean=mean),
     "pooled": lambda heads, spec, t, mean: PooledRecorder(heads, spec.pool, t.shown, t.sources, real=t.real, mean=mean),
     "spans": _span_recorder,
+    "heads": _head_recorder,
 }

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.row_statistics import LINEAR, STATISTICS
+from attnscope.model.recorders import HeadRecorder
 from attnscope.model.trace import Trace, UnitRecorders
 from attnscope.run.analysis.head_reports import mean_row_statistic, top_of_mean
 
@@ -50,7 +51,10 @@ def _unit_arrays(recorded: UnitRecorders, trace: Trace) -> dict[str, Tensor]:
         arrays |= {f"rows.{name}": _row_arrays(recorded, name) for name in STATISTICS}
         if any(recorder.sink is not None for _, other in trace.recorded for recorder in other.rows):
             arrays["rows.sink"] = _row_arrays(recorded, "sink")
-    arrays |= {name: recorder.compute() for name, recorder in recorded.sums.items() if name != "spans"}
+    arrays |= {name: recorder.compute() for name, recorder in recorded.sums.items() if name not in ("spans", "heads")}
+    heads = recorded.sums.get("heads")
+    if isinstance(heads, HeadRecorder):
+        arrays |= {f"heads.{name}": values for name, values in heads.arrays().items()}
     if "spans" in recorded.sums:
         arrays |= _span_arrays(recorded.sums["spans"], trace)
     if trace.packed is None:

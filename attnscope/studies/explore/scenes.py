@@ -11,6 +11,7 @@ from attnscope.base.errors import UsageError
 from attnscope.base.system.escape import quote_for_shell
 from attnscope.checkpoints.source import DEFAULT_MODEL
 from attnscope.engines.arrays.files import ENDINGS
+from attnscope.findings.head_averages import HEAD_AVERAGES
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.predictions import Prediction
@@ -39,9 +40,11 @@ from attnscope.views.walk.scene import (
 )
 
 Rows = Mapping[str, np.ndarray]
-_EFFECTS = {
-    "kl": "KL(before ‖ after) of the predictions in bits if the head is cut.",
-    "hidden": "Relative change of the final hidden state if the head is cut.",
+# Name and meaning of the numbers along units that records have, by their field and path in it.
+_OF_UNITS = {
+    **{("heads", average.name): (average.name, average.meaning) for average in HEAD_AVERAGES},
+    ("effects", "kl"): ("effect (kl)", "KL(before ‖ after) of the predictions in bits if the head is cut."),
+    ("effects", "hidden"): ("effect (hidden)", "Relative change of the final hidden state if the head is cut."),
 }
 
 
@@ -137,17 +140,15 @@ def run_starts(count: int, size: int) -> list[int]:
     return [-(-i * count // n) for i in range(n + 1)]
 
 
-def effect_numbers(
-    effects: Mapping[str, np.ndarray | None], places: Sequence[tuple[int, int]], shape: tuple[int, int]
-) -> list[HeadNumber]:
-    """Return the effects `kl` and `hidden` of cutting heads, which are along units, for every head."""
+def unit_numbers(record: object, places: Sequence[tuple[int, int]], shape: tuple[int, int]) -> list[HeadNumber]:
+    """Return the numbers of a record of a dump that are along units, for every head."""
     numbers = []
-    for name, meaning in _EFFECTS.items():
-        values = effects.get(name)
+    for (part, array), (name, meaning) in _OF_UNITS.items():
+        values = getattr(getattr(record, part), array, None)
         if values is not None:
             grid = np.full(shape, np.nan, dtype=np.float32)
             grid[tuple(np.array(places).T)] = values
-            numbers.append(HeadNumber(f"effect ({name})", meaning, grid))
+            numbers.append(HeadNumber(name, meaning, grid))
     return numbers
 
 
