@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from attnscope import inspect
 from attnscope.cli import main
-from attnscope.cli.app import build_app
+from attnscope.cli.commands import COMMANDS, load
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.studies.present import present
 from attnscope.views.terminal import draw
@@ -64,8 +64,8 @@ def screens(page):
     return [re.fullmatch(r"\$ (.+)\n((?:.*\n)*)", block).groups() for block in blocks(page, "console")]
 
 
-def epilogs():
-    return {(c.name or c.callback.__name__).replace("_", "-"): c.epilog for c in build_app().registered_commands}
+def examples():
+    return {name: load(name).examples for name in COMMANDS}
 
 
 def save_weights(folder):
@@ -199,11 +199,11 @@ def test_every_block_is_of_a_kind_that_is_run(page):
     assert set(re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.MULTILINE | re.DOTALL)) <= known
 
 
-@pytest.mark.parametrize("command", epilogs())
+@pytest.mark.parametrize("command", examples())
 def test_every_command_has_a_section_with_the_examples_of_its_help(command):
     section = (DOCS / "commands.md").read_text().partition(f"\n## attnscope {command}\n")[2].partition("\n## ")[0]
     (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
-    assert block.splitlines() == epilogs()[command].strip().splitlines()
+    assert block.splitlines() == examples()[command].strip().splitlines()
 
 
 @pytest.mark.parametrize("line", dict.fromkeys(line for page in PAGES for line in commands(page)))

@@ -56,8 +56,9 @@ def lengths(monkeypatch):
 
 
 def test_a_declared_study_has_a_command_a_function_and_files(lengths, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("attnscope.cli.app.COMMANDS", ["lengths"])
-    monkeypatch.setattr("attnscope.cli.app.STUDIES", registry.STUDIES)
+    for module in ("app", "commands", "help_text"):
+        monkeypatch.setattr(f"attnscope.cli.{module}.COMMANDS", ["lengths"])
+    monkeypatch.setattr("attnscope.cli.commands.STUDIES", registry.STUDIES)
     monkeypatch.setattr("attnscope.cli._command", lambda name: __import__("typer").main.get_command(build_app(name)))
     assert main(["lengths", TEXT, "--most", "3"]) == 0
     assert "lengths: [3, 4, 2]" in capsys.readouterr().out

@@ -94,7 +94,7 @@ class Result(Generic[Data]):
         return provenance
 
     def to_json(self) -> bytes:
-        """Return the findings as JSON on one line, as `--format json` gives them."""
+        """Return the findings as JSON on one line, as `--json` gives them."""
         from attnscope.findings.codec import to_json
 
         return to_json(self.data)

@@ -64,7 +64,7 @@ def _marked(named: OptionName) -> str:
     return f"{_MARK}{tuple(named)!r}{_MARK}"
 
 
-JSON_FILE = spelled("--format json", ".save('report.json')")
+JSON_FILE = spelled("--json", ".save('report.json')")
 TEXTS_FILE = spelled("--file", "text")
 Spelling = Callable[[OptionName], str]
 

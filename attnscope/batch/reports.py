@@ -1,4 +1,4 @@
-"""Files of a Report: read one that `attnscope run --format json` wrote as records for a table, and write one."""
+"""Files of a Report: read one that `attnscope run --json` wrote as records for a table, and write one."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -46,8 +46,10 @@ def _run(argv: list[str]) -> int:
     """Parse and run, without Typer's own boundary: it reads a closed pipe as 1 and drops returned numbers."""
     import typer
 
-    from attnscope.cli.app import COMMANDS
+    from attnscope.cli.commands import ALIASES, COMMANDS
 
+    if argv and argv[0] in ALIASES:
+        argv = [ALIASES[argv[0]], *argv[1:]]
     completing = "_ATTNSCOPE_COMPLETE" in os.environ
     command = _command(argv[0] if argv and argv[0] in COMMANDS and not completing else None)
     if completing:

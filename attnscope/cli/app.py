@@ -1,41 +1,53 @@
-"""The Typer application. The commands of studies follow from the registry; another one is a file and a line here."""
+"""The Typer application; `commands.py` lists the commands."""
 
 from collections.abc import Callable
-from importlib import import_module
-from inspect import cleandoc
+from typing import Annotated, Any
 
 import typer
 
+from attnscope.base.version import __version__
+from attnscope.cli.commands import COMMANDS, load
 from attnscope.cli.help import Command, Group
-from attnscope.cli.parameters import Given, Version, as_command
-from attnscope.cli.study import answer
-from attnscope.studies.registry import STUDIES, study
+from attnscope.cli.help_text import full_help, program_help, short_help
+from attnscope.cli.pager import write_paged
+from attnscope.cli.parameters import as_command
 
-_MODULES = {
-    "run": "run",
-    "compare": "compare",
-    "explore": "explore",
-    "batch": "batch",
-    "merge": "merge",
-    "verify": "verify",
-    "convert": "convert",
-    "import": "import_",
-    "info": "info",
-    "pull": "pull",
-}  # name of a command, and of its module and function
-COMMANDS = list(dict.fromkeys((*STUDIES, *_MODULES)))
-_EXAMPLES = """
-attnscope run "The bank by the river"
-attnscope run "The bank by the river" --head all --format heat
-attnscope compare "The bank by the river"
-attnscope explain "The bank by the river" --query bank
-attnscope heads
-attnscope ablate "The bank by the river" --each head
-attnscope explore "The bank by the river"
-attnscope batch texts.txt -o dump.jsonl
-attnscope check
-attnscope info
-"""
+
+def _show_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"attnscope {__version__}")
+        raise typer.Exit
+
+
+def _show_short_help(context: typer.Context, requested: bool) -> None:
+    if requested:
+        typer.echo(short_help(str(context.command.name)), nl=False)
+        raise typer.Exit
+
+
+def _show_full_help(context: typer.Context, requested: bool) -> None:
+    if requested:
+        write_paged(full_help(str(context.command.name)))
+        raise typer.Exit
+
+
+def _show_program_help(requested: bool) -> None:
+    if requested:
+        typer.echo(program_help(), nl=False)
+        raise typer.Exit
+
+
+def _flag(callback: Callable[..., None], help: str, *names: str) -> Any:
+    return Annotated[bool, typer.Option(*names, callback=callback, is_eager=True, help=help)]
+
+
+_VERSION = _flag(_show_version, "Show the version.", "--version")
+_FLAGS = {
+    "typer_short_help": _flag(_show_short_help, "Show the options that most runs use.", "-h"),
+    "typer_full_help": _flag(_show_full_help, "Show every option.", "--help"),
+    "typer_version": _VERSION,
+}
+_HELP = _flag(_show_program_help, "Show this help.", "-h", "--help")
 
 
 def build_app(command: str | None = None) -> typer.Typer:
@@ -45,33 +57,14 @@ def build_app(command: str | None = None) -> typer.Typer:
         command: The only command that is needed, which then is the only one that is imported; None, or no command's
             name, for all of them.
     """
-    app = typer.Typer(
-        cls=Group,
-        epilog=_EXAMPLES,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
+    app = typer.Typer(cls=Group, rich_markup_mode=None, context_settings={"help_option_names": []})
     for name in [command] if command in COMMANDS else COMMANDS:
-        function, examples = _function(name)
-        app.command(name, cls=Command, epilog=examples)(as_command(name, function))
-    app.callback(invoke_without_command=True)(_root)
+        app.command(name, cls=Command, add_help_option=False)(as_command(name, load(name).function, _FLAGS))
+    app.callback(invoke_without_command=True, add_help_option=False)(_root)
     return app
 
 
-def _function(name: str) -> tuple[Callable[[Given], None], str]:
-    """Return the function of a command, and its examples."""
-    declared = study(name).command if name in STUDIES else None
-    if declared is not None:
-        return answer(name, declared), cleandoc(declared.examples)
-    module = import_module(f"attnscope.cli.{_MODULES[name]}")
-    return getattr(module, _MODULES[name]), module.EXAMPLES
-
-
-def _root(
-    context: typer.Context,
-    version: Version = False,
-) -> None:
-    """See what attention does inside a transformer: scores, masked scores, weights and top contributors."""
+def _root(context: typer.Context, version: _VERSION = False, help: _HELP = False) -> None:  # type: ignore[valid-type]
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), err=True)
+        typer.echo(program_help(), err=True, nl=False)
         raise typer.Exit(2)

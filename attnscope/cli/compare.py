@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 attnscope compare "The bank by the river"
-attnscope compare "The bank by the river" --mask own --mask own+window:2 --what-if same-scores
+attnscope compare "The bank by the river" --mask own --mask own+window:2
+attnscope compare "A river bank" "A savings bank" --query bank
+attnscope compare before.json after.json --tolerance 1e-5
+attnscope compare "The bank by the river" --mask own --mask causal --what-if same-scores
 attnscope compare "The bank by the river" --hide The
 attnscope compare "The bank by the river" --layer 0 --layer 1 --head all
 attnscope compare "The bank by the river" --head 0 --head 1 --query bank
-attnscope compare "She sat by the river bank" "She sat by the savings bank" --query bank
-attnscope compare "The bank by the river" --dtype float32 --dtype bfloat16 --format json
+attnscope compare "The bank by the river" --dtype float32 --dtype bfloat16 --json
 attnscope compare "The bank by the river" --engine native --engine transformers --tolerance 1e-5
 attnscope compare --qkv vllm.npz --model ./my-llama
-attnscope compare before.json after.json --tolerance 1e-5
 attnscope compare before.json after.json --relative 1e-3 --tolerance 1e-6 --layer 3 --format table
 """
 

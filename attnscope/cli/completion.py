@@ -60,6 +60,20 @@ def rollout_measures(incomplete: str) -> list[str]:
     return _starting([ATTENTION, *ROLLOUT_MEASURES], incomplete)
 
 
+def topics(incomplete: str) -> list[str]:
+    """Complete topics of the help."""
+    from attnscope.cli.topics import TOPICS
+
+    return _starting(list(TOPICS), incomplete)
+
+
+def help_words(incomplete: str) -> list[str]:
+    """Complete what help knows: commands and topics."""
+    from attnscope.request.options import COMMANDS
+
+    return _starting(list(COMMANDS), incomplete) + topics(incomplete)
+
+
 def words(*known: str) -> Callable[[str], list[str]]:
     """Return a completion out of fixed words."""
     return lambda incomplete: _starting(list(known), incomplete)

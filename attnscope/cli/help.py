@@ -1,12 +1,10 @@
-"""Our parts of Typer's commands: plain help, values without pydantic, and usage errors of one line with hints.
+"""Our parts of Typer's commands: values without pydantic, and usage errors of one line with hints.
 
-Rich would double the time of help and draw boxes around what one copies. Importing pydantic, which Typer would set up
-for every option, takes a tenth of the time of `import torch`, and most values are strings, or read by our own parsers.
+Importing pydantic, which Typer would set up for every option, takes a tenth of the time of `import torch`, and most
+values are strings, or read by our own parsers.
 """
 
-import inspect
 import shlex
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, get_args, get_origin
@@ -16,29 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from attnscope.base.errors import UsageError, arg, did_you_mean, nearest
 from attnscope.cli.parameters import WORDS
-from attnscope.cli.process import wants_color
 from attnscope.request.arguments import with_ray_address
 from attnscope.request.options import COMMANDS
-
-
-def _write_help(self: Any, ctx: Any, formatter: Any) -> None:
-    _style_headings(ctx, formatter)
-    self.format_usage(ctx, formatter)
-    self.format_help_text(ctx, formatter)
-    if isinstance(self, TyperGroup):
-        self.format_commands(ctx, formatter)
-    for title, rows in _by_group(self, ctx).items():
-        with formatter.section(title):
-            formatter.write_dl(rows, col_max=26)
-    if self.name in _GLOSSARIES:
-        title, entries = _GLOSSARIES[self.name]
-        with formatter.section(title):
-            formatter.write_dl(entries(), col_max=26)
-    if self.epilog:
-        with formatter.section("Examples"):
-            for line in inspect.cleandoc(self.epilog).splitlines():
-                formatter.write(f"  {line}\n" if line else "\n")
-
+from attnscope.studies.registry import options_of
 
 _REFUSING_REPEATS = ("compare",)  # where a repeated option asks for a comparison; elsewhere the last value counts
 
@@ -58,14 +36,14 @@ def _refuse_repeats(given: list[Any]) -> None:
 
 
 class Command(TyperCommand):
-    """A command whose help shows its options in groups and ends with worked examples."""
+    """A command that takes further names of its options, and refuses what it does not take with a hint."""
 
-    format_help = _write_help
     allow_extra_args = True  # refused in parse_args, with a hint
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse, refuse further arguments, and add the command to every usage error."""
         args = with_ray_address(args) if self.name == "batch" else args
+        args = _without_aliases(str(self.name), args)
         ctx.meta[WORDS] = list(args)
         take_plain_values(self.get_params(ctx))
         refuse_option_as_value(self.get_params(ctx), args)
@@ -83,9 +61,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """The program itself, with the same help."""
-
-    format_help = _write_help
+    """The program itself."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options in front of a command."""
@@ -104,46 +80,15 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _by_group(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for parameter in command.get_params(ctx):
-        record = _record(parameter, ctx)
-        if record:
-            title = getattr(parameter, "rich_help_panel", None) or "Options"
-            groups.setdefault(title, []).append(record)
-    return groups
-
-
-def _record(parameter: Any, ctx: Any) -> tuple[str, str] | None:
-    if parameter.param_type_name == "argument":
-        return parameter.metavar, parameter.help
-    record: tuple[str, str] | None = parameter.get_help_record(ctx)
-    if record and "{row_statistics}" in record[1]:
-        from attnscope.findings.row_statistics import STATISTICS  # takes NumPy, which other help does without
-
-        return record[0], record[1].replace("{row_statistics}", ", ".join(STATISTICS))
-    return record
-
-
-def _roles() -> list[tuple[str, str]]:
-    from attnscope.findings.head_roles import HEAD_ROLES
-
-    return [(f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES]
-
-
-_GLOSSARIES = {"heads": ("Roles", _roles)}  # sections that the help of a command has in addition to its options
-
-
-def _style_headings(ctx: Any, formatter: Any) -> None:
-    # Otherwise escapes are removed if standard output is no terminal.
-    ctx.color = wants_color(sys.stdout)
-    if not ctx.color:
-        return
-
-    def write_heading(heading: str) -> None:
-        formatter.write(f"{'':>{formatter.current_indent}}\x1b[1m{heading}\x1b[0m\n")
-
-    formatter.write_heading = write_heading
+def _without_aliases(command: str, words: Sequence[str]) -> list[str]:
+    """Replace further names of options by those that help and errors use."""
+    names = {alias: option.spelled for option in options_of(command) for alias in option.aliases}
+    typed = words[: words.index("--")] if "--" in words else words
+    canonical = []
+    for word in typed:
+        name, equals, value = word.partition("=")
+        canonical.append(names.get(name, name) + equals + value)
+    return [*canonical, *words[len(typed) :]]
 
 
 def to_usage_error(error: TyperException) -> UsageError:
@@ -183,7 +128,11 @@ def refuse_option_as_value(parameters: Sequence[Any], words: Sequence[str]) -> N
 
 def _near(option: str, context: Any) -> str:
     names = [name for p in context.command.get_params(context) for name in p.opts] if context else []
-    others = [name for name, options in COMMANDS.items() if any(option == other.spelled for other in options)]
+    others = [
+        name
+        for name, options in COMMANDS.items()
+        if any(option in (other.spelled, *other.aliases) for other in options)
+    ]
     if others and context:
         *most, last = others
         return f"it is an option of {', '.join(most)}{' and ' * bool(most)}{last}"

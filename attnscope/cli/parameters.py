@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import string
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -10,20 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.base.version import __version__
 from attnscope.cli import completion
-from attnscope.request.options import COMMANDS, Option
-from attnscope.studies.registry import kinds, options_of
-
-
-def _show_version(requested: bool) -> None:
-    if requested:
-        typer.echo(f"attnscope {__version__}")
-        raise typer.Exit
-
-
-Version = Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")]
-
+from attnscope.cli.option_text import described
+from attnscope.request.options import Option
+from attnscope.studies.registry import options_of
 
 WORDS = "attnscope.words"  # where the context of a command has what was typed
 
@@ -39,11 +28,17 @@ class Given(SimpleNamespace):
         raise AttributeError(name)
 
 
-def as_command(name: str, function: Callable[[Given], None]) -> Callable[..., None]:
-    """Return a function whose parameters are the options of a command, as Typer reads them."""
+def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str, Any]) -> Callable[..., None]:
+    """Return a function whose parameters are the options of a command, as Typer reads them.
+
+    Args:
+        flags: Annotations of flags that every command has, whose callbacks end the program.
+    """
     options = options_of(name)
 
-    def call(typer_context: typer.Context, version: bool = False, **values: Any) -> None:
+    def call(typer_context: typer.Context, **values: Any) -> None:
+        for name in flags:
+            del values[name]
         sources = {option.name: typer_context.get_parameter_source(option.name) for option in options}
         typed = (name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
         for option in options:
@@ -56,14 +51,17 @@ def as_command(name: str, function: Callable[[Given], None]) -> Callable[..., No
                 values[option.name] = not values[option.name]
             elif option.several == "yes":
                 values[option.name] = tuple(values[option.name] or ())
-        if "json" in values:
+        if "json" in values and "format" in values:
             values["format"] = _format(values["format"], json=values["json"])
         words = typer_context.meta.get(WORDS, ())
         function(Given(**values, typed=frozenset(typed), command_line=tuple(words)))
 
     first = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    last = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Version)
-    parameters = [first, *(_parameter(name, option) for option in options), last]
+    last = [
+        inspect.Parameter(eager, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+        for eager, annotation in flags.items()
+    ]
+    parameters = [first, *(_parameter(name, option) for option in options), *last]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__name__, call.__doc__ = function.__name__, function.__doc__
@@ -79,13 +77,10 @@ def _format(format: str | None, *, json: bool) -> str | None:
 
 
 def _parameter(command: str, option: Option) -> inspect.Parameter:
-    # Help names other options and formats.
-    named = {name for _, name, _, _ in string.Formatter().parse(option.help) if name}
-    text = option.help.format(**{name: _spelled(command, name) for name in named})
-    shown: dict[str, Any] = {"help": text, "rich_help_panel": option.group}
+    text = described(command, option.help)
     if option.argument:
         declared: Any = typer.Argument(
-            metavar=option.metavar, parser=option.read, autocompletion=_completion(option), **shown
+            metavar=option.metavar, parser=option.read, autocompletion=_completion(option), help=text
         )
     else:
         names = [f"{option.spelled}/{option.off}" if option.off else option.spelled]
@@ -96,7 +91,8 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
             parser=option.read,
             autocompletion=_completion(option),
             envvar=option.variable,
-            **shown,
+            hidden=option.hidden,
+            help=text,
         )
     default = False if option.is_flag and not option.off else option.default
     kind: Any = bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
@@ -114,32 +110,6 @@ def _completion(option: Option) -> Callable[[str], list[str]] | None:
         return completion.words(*option.complete) if option.complete else None
     complete: Callable[[str], list[str]] = getattr(completion, option.complete)
     return complete
-
-
-def _spelled(command: str, name: str) -> str:
-    from attnscope.batch.formats import DUMP_FORMATS, DUMPS, TABLES
-
-    if name == "row_statistics":
-        # Takes NumPy; help.py replaces it where it is shown.
-        return "{row_statistics}"
-    endings = {kind.name: kind.formats for kind in kinds()}
-    formats = {
-        "endings": lambda: " ".join(endings[command]),
-        "table_endings": lambda: " ".join(e for e in endings["effects"] if e not in endings["ablate"]),
-        "dumps": lambda: ", ".join(DUMPS),
-        "tables": lambda: ", ".join(TABLES),
-        "or_tables": lambda: " or ".join(TABLES),
-        "resumed": lambda: ", ".join(
-            dump_format.ending for dump_format in DUMP_FORMATS if dump_format.ending and dump_format.resumes
-        ),
-        "whole": lambda: ", ".join(
-            dump_format.ending for dump_format in DUMP_FORMATS if not dump_format.resumes and not dump_format.table
-        ),
-    }
-    if name in formats:
-        return formats[name]()
-    every = (option for options in (options_of(command), *COMMANDS.values()) for option in options)
-    return next(option.spelled for option in every if option.name == name)
 
 
 Several = Mapping[str, list[Any]]  # option to its values, of those that were given

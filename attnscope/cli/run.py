@@ -15,6 +15,7 @@ EXAMPLES = """
 attnscope run "The bank by the river"
 attnscope run "The bank by the river" --layer 0 --head all --format heat
 attnscope run "The bank by the river" --query bank --stage weights --by value
+echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens
 attnscope run "The bank by the river" --mask causal --what-if same-scores
 attnscope run "She sat by the [MASK] of the river"
 attnscope run "She sat by the bank of the" --mask causal --generate 5
@@ -23,7 +24,6 @@ attnscope run "The unbelievable bank" --words --ids
 attnscope run "Is it open?" --pair "It opens at nine." --model ./my-bert
 attnscope run "The bank by the river" --config causal --output causal.json
 attnscope run "The bank by the river" --measure rollout --layer 0-2
-echo "The bank by the river" | attnscope run --json | jq .texts[0].tokens
 """
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import Along
 
-DAMAGED = "the file was edited or damaged: save it again with --format json"
+DAMAGED = "the file was edited or damaged: save it again with --json"
 _Data = TypeVar("_Data", bound=msgspec.Struct)
 
 

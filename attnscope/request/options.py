@@ -3,7 +3,8 @@
 The command line, its help and completion, the arguments of the Python functions and the fields of a RunConfig follow
 from these declarations. An option is a row here, a place in COMMANDS, and the code that obeys it.
 
-Help names another option as `{query}`, and text that is known only to the command line as `{endings}`.
+Help names another option as `{query}`, and text that is known only to the command line as `{endings}`. `-h` lists the
+rows that have a `brief` line, `--help` all that are not hidden.
 """
 
 import shlex
@@ -54,6 +55,9 @@ class Option:
     # flag with the opposite meaning, or False for a flag that sets its field to False
     off: str | Literal[False] | None = None
     variable: str | None = None  # environment variable that sets it
+    brief: str = ""  # its line in `-h`; empty for an option that only `--help` lists
+    aliases: tuple[str, ...] = ()  # further names that the command line takes, and no help lists
+    hidden: bool = False  # another way to say what a listed option says, which no help lists
 
     @property
     def spelled(self) -> str:
@@ -99,11 +103,12 @@ _MASK_FORMS = ", ".join(term.form for term in TERMS if term is not Own)
 # fmt: off
 TEXTS = (
     Option("text", TEXT, "Text to inspect; without it, or with -, standard input is read as one text.", metavar="TEXT",
-        argument=True),
-    Option("file", TEXT, "Read one text per line from a file instead.", Path, "PATH", complete="files"),
+        argument=True, brief="Text to look at; - reads standard input."),
+    Option("file", TEXT, "Read one text per line from a file instead.", Path, "PATH", complete="files",
+        brief="Read one text per line from a file."),
     Option("chat", TEXT, "Read messages instead (JSON: a list of role and content, or an object with messages, "
         "documents and tools) and render them with the model's own chat template; - reads standard input.",
-        metavar="FILE|-", complete="files"),
+        metavar="FILE|-", complete="files", brief="Read the messages of a chat (JSON)."),
     Option("keep_newline", TEXT,
         "Keep the last newline of standard input; otherwise it is left out, since echo adds one."),
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),
@@ -112,7 +117,8 @@ TEXTS = (
 THE_MODEL = (
     Option("model", MODEL, "Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, repository in "
         "the Hugging Face cache (org/name), or name of a bundled sample; default: the bundled sample.",
-        metavar="PATH|NAME", short="-m", complete="samples", variable="ATTNSCOPE_MODEL"),
+        metavar="PATH|NAME", short="-m", complete="samples", variable="ATTNSCOPE_MODEL",
+        brief="Checkpoint folder, .gguf, org/name, or sample."),
     Option("adapter", MODEL, "LoRA adapter to add to the weights: a folder with adapter_config.json and "
         "adapter_model.safetensors; none adds no adapter.", metavar="PATH", complete="files"),
     Option("config", MODEL, "Stack described in TOML, or name of a bundled config. Weights are random unless the stack "
@@ -144,20 +150,22 @@ THE_MACHINE = (
     Option("hash_weights", MACHINE, "Record a SHA-256 hash of all weights in the output."),
 )
 LAYER = Option("layer", COMPUTE, f"Layers, counted from 0: auto, all, mean, {_NUMBERS}",
-    parse_indices_or_label("layer"), "LAYERS", "auto", short="-l", complete=("auto", "all", "mean"))
+    parse_indices_or_label("layer"), "LAYERS", "auto", short="-l", complete=("auto", "all", "mean"),
+    brief="Layers: auto, all, mean, 3, -1, or 0,2,5-7.")
 HEAD = replace(LAYER, name="head", help=f"Heads, in the same form, or L2H3,L0H1. {_AUTO_HEAD}",
-    read=parse_indices_or_label("head"), metavar="HEADS", short="-H")
+    read=parse_indices_or_label("head"), metavar="HEADS", short="-H", brief="Heads, in the same form, or L2H3.")
 QUERY = Option("query", COMPUTE, "Rows: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by "
     "commas. Numbers that are not positions, and anything in quotation marks, are words.", _positions(arg("query")),
-    "ROWS", short="-q")
-KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", _positions(arg("key")), "COLUMNS")
+    "ROWS", short="-q", brief="Rows: words or positions, such as bank or 3:8.")
+KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", _positions(arg("key")), "COLUMNS",
+    brief="Columns, in the same form.")
 SPANS = Option("spans", COMPUTE, f"Divide the text into named spans: {', '.join(SPAN_WORDS[:-1])}, turns (of a chat), "
     "marks that each begin a span ('Doc 1:,Doc 2:,Question:'), or a .json or .jsonl file with name, start and "
     'end of each span (in characters, or with "unit": "tokens"). {query} and {key} then take the names of spans.',
     parse_spans, "SPANS", complete=SPAN_WORDS)
 MASK = Option("mask", COMPUTE, f"own (the model's), {_MASK_FORMS}, or a file with a boolean or additive matrix "
     f"({' '.join(MASK_FILES)}); combine with + (and), | (or) and parentheses.", parse_mask, "MASK", "own",
-    complete="masks")
+    complete="masks", brief="own, causal, bidirectional, window:N, or a file.")
 WHAT_IF = choice("what_if", COMPUTE, WhatIf,
     "Apply another {mask} to the whole stack, or only to the softmax over the model's own scores.", default="stack")
 HIDE = Option("hide", COMPUTE,
@@ -165,12 +173,14 @@ HIDE = Option("hide", COMPUTE,
     lambda text: None if text == "none" else _positions(arg("hide"))(text), "TOKENS")
 STAGE = Option("stages", COMPUTE, f"Stages to show, separated by commas: {', '.join(STAGES)}, or none; default: "
     f"{DEFAULT_STAGES}, or weights alone if all three fill more than a screen.", arguments.stages, "STAGES",
-    flag="--stage", complete="stages")
-TOP = number("top", COMPUTE, 0, "Contributors per token; 0 hides them.", metavar="K", default="3")
+    flag="--stage", complete="stages", aliases=("--stages",), brief=f"Any of {', '.join(STAGES)}.")
+TOP = number("top", COMPUTE, 0, "Contributors per token; 0 hides them.", metavar="K", default="3",
+    brief="Contributors per token; 0 hides them.")
 _RANK = "Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection"
-BY = choice("by", COMPUTE, By, f"{_RANK}.", default="weight")
+BY = choice("by", COMPUTE, By, f"{_RANK}.", default="weight", brief="Rank contributors by another measure.")
 BY_LOGIT = choice("by", COMPUTE, RankBy,
-    f"{_RANK}; logit also shows how much each part of the model adds to the logit of {{target}}.", default="weight")
+    f"{_RANK}; logit also shows how much each part of the model adds to the logit of {{target}}.", default="weight",
+    brief="Rank contributors by another measure.")
 SPECIAL = Option("special", COMPUTE, "Exclude special tokens and the first token from the ranking.",
     flag="--no-special", off=False)
 POOLED = number("pool", COMPUTE, 1, "Show a map of N × N runs of tokens and the most attended tokens instead of "
@@ -180,12 +190,13 @@ TARGET = Option("target", COMPUTE, "Token whose logit {by} logit breaks down, su
     "given twice, the difference between the two logits. Implies {by} logit. Default: the most probable token.",
     metavar="TOKEN", several="yes")
 WORDS = Option("words", COMPUTE,
-    "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.")
-FORMAT = choice("format", SHOW, _FORMATS, "Output format: table (default), heat (a heat map), or json (exact).")
-DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Output format: table (default) or json (exact).")
-JSON = Option("json", SHOW, "Short for {format} json.")
+    "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.",
+    brief="Merge the pieces of a word.")
+FORMAT = replace(choice("format", SHOW, _FORMATS, "Draw tables (default) or heat maps."), metavar="table|heat")
+DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Same as {json} if it is json.", hidden=True)
+JSON = Option("json", SHOW, "Print the exact findings as JSON.")
 FILE_OUT = Option("output", SHOW, "Write to a file; the extension sets the format: {endings}.", Path, "FILE",
-    short="-o", complete="files")
+    short="-o", complete="files", brief="Write to a file: .json .html .svg .csv …")
 PRECISION = number("precision", SHOW, 0, "Decimal places in tables; json, .safetensors and .npz are exact.", 9,
     metavar="DIGITS", default="2")
 QUIET = Option("quiet", SHOW, _DATA_ONLY)
@@ -196,8 +207,8 @@ _OUTPUT = (
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     Option("force", SHOW, "Overwrite the {output} file if it exists."),
     QUIET,
-    Option("header", SHOW, "Leave out the header, hints and notes, as in a figure for a paper.", flag="--no-header",
-        off=False),
+    Option("header", SHOW, "Leave out the header, hints and notes, also of a page.", flag="--no-header", off=False,
+        hidden=True),
     Option("open", SHOW,
         "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file."),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
@@ -206,8 +217,13 @@ _OUTPUT_OF_CHECKS = tuple(option for option in _OUTPUT if option.name != "open")
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
 
 
-def _tolerance(name: str, help: str, metavar: str = "X") -> Option:
-    return Option(name, SHOW, help, arguments.tolerance(arg(name)), metavar)
+def _tolerance(name: str, help: str, metavar: str = "X", brief: str = "") -> Option:
+    return Option(name, SHOW, help, arguments.tolerance(arg(name)), metavar, brief=brief)
+
+
+def _with_brief(options: tuple[Option, ...], **briefs: str) -> tuple[Option, ...]:
+    """Give options a line in the `-h` of a command, or an empty one to leave them out of it."""
+    return tuple(replace(option, brief=briefs.get(option.name, option.brief)) for option in options)
 
 
 def _shown(precision: str, default: str, format: Option = DATA_FORMAT, output: str | None = None) -> tuple[Option, ...]:
@@ -226,9 +242,10 @@ def _grouped(option: Option, group: str, help: str, **more: Any) -> Option:
 
 CUTS = Option("cuts", CUT, "What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), "
     'or edges of any of these: "*: →[CLS]", "L5H1: it→animal" (query→key; -> is the same as →). Tokens are '
-    "written as for {query}. Repeatable; all cuts are made together.", parse_cut, "CUT", flag="--cut", several="yes")
+    "written as for {query}. Repeatable; all cuts are made together.", parse_cut, "CUT", flag="--cut", several="yes",
+    aliases=("--cuts",), brief="Head L5H1, layer L5, or edge 'L5H1: it->animal'.")
 RAN_WITHOUT = _grouped(CUTS, COMPUTE, "Show the attention of the model without a head (L5H1) or an edge (L5H1: "
-    "it→animal), written as for ablate, which shows what changes. Repeatable.")
+    "it→animal), written as for ablate, which shows what changes. Repeatable.", brief="")
 RUN = (
     *TEXTS, *THE_MODEL,
     *SELECTION[:-2],
@@ -237,11 +254,12 @@ RUN = (
         "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
         arguments.rollout_measure, "NAME", "weights", complete="rollout_measures"),
     Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
-    Option("predict", COMPUTE, "Show the five most probable tokens: the next one, or at every [MASK]. Default: if the "
-        "checkpoint has an output head, all layers run anyway and the texts are short.", off="--no-predict"),
+    Option("predict", COMPUTE, "Leave out the five most probable tokens (the next one, or those at every [MASK]). They "
+        "are shown if the checkpoint has an output head, all layers run anyway and the texts are short; --predict "
+        "shows them in any case.", off="--no-predict"),
     number("generate", COMPUTE, 0,
         "Continue the text by up to N tokens, each the most probable one, and show what each attended to.",
-        arguments.GENERATED, default="0"),
+        arguments.GENERATED, default="0", brief="Continue the text, one row for each new token."),
     TARGET, WORDS,
     number("least", COMPUTE, 0, "List the K tokens that receive the least weight from other tokens; over all layers "
         "and heads, unless {layer} or {head} selects some.", metavar="K", default="0"),
@@ -263,23 +281,28 @@ COMPARE = (
     *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
     *_compared((*SELECTION[:7], COMPARED_STAGES, *SELECTION[8:]), "mask", "hide", "layer", "head"),
     SPANS, POOLED,
-    Option("summary", SHOW, "Show only how much weight moves in each head, of all layers and heads unless selected."),
+    Option("summary", SHOW, "Show only how much weight moves in each head, of all layers and heads unless selected.",
+        brief="Only how much weight moves in each head."),
     *_shown("Decimal places in tables; json is exact.", "2", FORMAT),
     *_compared(THE_MACHINE, "dtype", "engine"),
     _tolerance("tolerance", "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by "
         "more than X times the largest value of its layer; all layers and heads unless selected. Print a one-line "
-        "verdict and the worst cell of every stage instead of tables ({format} prints both)."),
+        "verdict and the worst cell of every stage instead of tables ({format} prints both).",
+        brief="Exit with 1 if any weight differs by more."),
     _tolerance("relative", "Allow R·|first| on top, as in numpy.testing.assert_allclose.", "R"),
 )
 EXPLAIN = (
     *TEXTS, *THE_MODEL,
-    replace(QUERY, help="Token to explain: a position such as 3, or a word.", metavar="TOKEN"),
+    replace(QUERY, help="Token to explain: a position such as 3, or a word.", metavar="TOKEN",
+        brief="Token to explain: a word, or a position such as 3."),
     replace(KEY, help="Key whose dot product is broken down; default: the one with the largest dot product.",
-        metavar="TOKEN"),
-    replace(LAYER, help="Layer, counted from 0; -1 is the last.", metavar="LAYER", complete=("auto",)),
-    replace(HEAD, help=f"Head, in the same form. {_AUTO_HEAD}", metavar="HEAD", complete=("auto",)),
+        metavar="TOKEN", brief="Key whose dot product is broken down."),
+    replace(LAYER, help="Layer, counted from 0; -1 is the last.", metavar="LAYER", complete=("auto",),
+        brief="Layer, counted from 0; -1 is the last."),
+    replace(HEAD, help=f"Head, in the same form. {_AUTO_HEAD}", metavar="HEAD", complete=("auto",),
+        brief="Head, in the same form."),
     number("top", COMPUTE, 1, "Keys to show, largest weight first; default: 16 in a terminal, all in json.",
-        metavar="K"),
+        metavar="K", brief="Keys to show, largest weight first."),
     SPANS, MASK, WHAT_IF, HIDE,
     *_shown("Decimal places in tables; json is exact.", "4"),
     *THE_MACHINE,
@@ -291,21 +314,23 @@ HEADS = (
     *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
     QUERY, KEY,
     _grouped(WORDS, COMPUTE, "Take the whole words that {query} and {key} name a piece of: weights are summed over a "
-        "word's keys and averaged over its queries."),
+        "word's keys and averaged over its queries.", brief=""),
     SPANS, MASK, WHAT_IF, HIDE,
     Option("against", MEASURE, "Keys to compare {key} with, in the same form: shows the weight on {key} minus the "
-        "weight on these keys, and lists heads by the size of this difference.", _positions(arg("against")), "COLUMNS"),
+        "weight on these keys, and lists heads by the size of this difference.", _positions(arg("against")), "COLUMNS",
+        brief="Keys to compare {key} with."),
     Option("role", MEASURE,
         "Show only these roles, separated by commas, with their values for every head; see Roles below.",
-        arguments.roles, "ROLES", complete="roles"),
+        arguments.roles, "ROLES", complete="roles", brief="Only these roles, such as induction,previous."),
     Option("measure", MEASURE, "One number for every head instead of roles: weight, value or projected (of {key}, "
         "averaged over {query}; default with {key}: weight), or a statistic of the average row: {row_statistics}.",
-        arguments.measure, "NAME", complete="measures"),
+        arguments.measure, "NAME", complete="measures",
+        brief="One number for every head, such as entropy."),
     number("draws", MEASURE, arguments.DRAWS[0], "Number of random sequences of each kind; default: 8.",
         arguments.DRAWS[1]),
     Option("needle", MEASURE, "Hide this sentence in long texts, ask for its answer at the end, and show how much the "
         "retrieval heads read of it by length and depth, and the answer's probability; such as 'The key of the vault "
-        "is 71432.'", arguments.text(arg("needle")), "TEXT"),
+        "is 71432.'", arguments.text(arg("needle")), "TEXT", brief="Hide a sentence in long texts, and ask for it."),
     Option("answer", MEASURE, "Part of the {needle} that is its answer; default: its last word.",
         arguments.text(arg("answer")), "TEXT"),
     Option("filler", MEASURE, "Text around the {needle}, repeated if it is short; default: built-in texts.", Path,
@@ -316,49 +341,56 @@ HEADS = (
         arguments.series(arg("depths"), 0, 1, integers=False), "DEPTHS"),
     number("seed", MEASURE, 0, "Seed of the random tokens; default: 0."),
     number("top", SHOW, 1, "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
-        metavar="K"),
+        metavar="K", brief="Heads to list for each role."),
     choice("sort", SHOW, Literal["value", "layer"], "Order of the listed heads.", default="value"),
     *_shown("Decimal places of {measure}; files other than pictures and .txt are exact.", "2"),
     *_compared(THE_MACHINE, "dtype", "engine"),
 )
 ABLATE = (
-    *TEXTS, *COMPLETE_MODEL, CUTS,
+    *_with_brief(TEXTS, file="", chat=""), *COMPLETE_MODEL, CUTS,
     choice("each", CUT, Each, "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from "
         "each span of the text, on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans "
-        "{spans} or {chat}."),
-    _grouped(LAYER, CUT, f"With {{each}}, the layers to cut: all, {_NUMBERS}", default="all", complete=("all",)),
+        "{spans} or {chat}.", brief="Cut each on its own, and rank them by effect."),
+    _grouped(LAYER, CUT, f"With {{each}}, the layers to cut: all, {_NUMBERS}", default="all", complete=("all",),
+        brief="With {each}, the layers: all, 3, -1, or 0,2,5-7."),
     _grouped(HEAD, CUT, "With {each} head, edge or span, the heads to cut: all, numbers in the same form, or L2H3.",
-        default="all", complete=("all",)),
+        default="all", complete=("all",), brief="With {each}, the heads, or L2H3."),
     _grouped(QUERY, CUT, "With {each} edge, the queries of the edges to cut; with {each} span, the tokens to cut off "
         "from spans instead of the answer: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by "
-        "commas.", metavar="TOKENS"),
-    _grouped(KEY, CUT, "With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS"),
+        "commas.", metavar="TOKENS", brief="With {each} edge, the queries of the edges."),
+    _grouped(KEY, CUT, "With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS",
+        brief="With {each} edge, the keys of the edges."),
     _grouped(WORDS, CUT, "Cut edges between whole words: with {each} edge, all edges from the pieces of one word to "
-        "those of another together; in {cuts}, {query} and {key}, the whole word that a piece belongs to."),
+        "those of another together; in {cuts}, {query} and {key}, the whole word that a piece belongs to.", brief=""),
     choice("replacement", CUT, Replacement, "What replaces the output of a cut head: zero, its mean over the text's "
         "tokens, or resample: its output at the same positions of other texts, averaged over draws of these. With "
-        "resample, edges are replaced, too.", default="zero", flag="--with"),
+        "resample, edges are replaced, too.", default="zero",
+        aliases=("--with",), brief="Replace a head's output by zero or its mean."),
     Option("patch_from", CUT, "Patch instead of cutting: replace outputs of heads, and what edges read, by those of "
         "this text at the same positions. Usually TEXT is the corrupted text and this the clean one; both have equally "
-        "many tokens.", metavar="OTHER", flag="--from"),
+        "many tokens.", metavar="OTHER", aliases=("--from",),
+        brief="Patch with what heads give in another text."),
     Option("others", CUT,
         "With {replacement} resample, draw from the texts of this file, one per line; default: built-in texts.", Path,
-        "FILE", flag="--from-file", complete="files"),
+        "FILE", complete="files", aliases=("--from-file",)),
     number("draws", CUT, 1, "With {replacement} resample, number of draws; default: 4.", arguments.DRAWS[1]),
     number("seed", CUT, 0, "With {replacement} resample, seed of the draws; default: 0."),
     _grouped(TARGET, CUT, "Token whose logit is compared, such as ' Mary' with its leading space; given twice, the "
-        "difference between the two logits. {each} then ranks by the size of its change."),
+        "difference between the two logits. {each} then ranks by the size of its change.",
+        brief="Token whose logit is compared."),
     Option("reference", CUT, "With {replacement} mean, average over the tokens of this text instead. Tokens that "
         "{hide} names are hidden in it as well.", metavar="TEXT"),
     Option("at", CUT, "Tokens at which predictions and hidden states are compared, written as for {query}; default: "
-        "the last token, or every [MASK] for a masked language model.", _positions(arg("at")), "TOKENS"),
+        "the last token, or every [MASK] for a masked language model.", _positions(arg("at")), "TOKENS",
+        brief="Tokens at which predictions are compared."),
     Option("answer", CUT, "With {each} span, the answer, which the text is continued by; begin it with a space if it "
         "needs one. Default: the last turn of a chat, or what the model generates.", arguments.text(arg("answer")),
         "TEXT"),
     number("generate", CUT, 0, "With {each} span, tokens of an answer that the model generates; default: 8.",
         arguments.GENERATED),
     SPANS, MASK, HIDE,
-    number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K"),
+    number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K",
+        brief="With {each}, number of entries to list."),
     *_shown("Decimal places in tables; files other than pictures and .txt are exact.", "3",
         output="Write to a file; the extension sets the format: {endings}, with {each} also {table_endings}."),
     *THE_MACHINE,
@@ -366,17 +398,20 @@ ABLATE = (
 EXPLORE = (
     replace(TEXTS[0], help="Text to explore; or what was saved: a dump ({dumps} or a folder), or a report or "
         "comparison (.json, .npz, .safetensors). - reads a text from standard input.", metavar="TEXT|FILE",
-        complete="files"),
+        complete="files", brief="Text to explore, or a saved dump or report."),
     *TEXTS[1:],
     *THE_MODEL,
-    replace(LAYER, help="Layer to begin at; -1 is the last.", metavar="LAYER", complete=("auto",)),
+    replace(LAYER, help="Layer to begin at; -1 is the last.", metavar="LAYER", complete=("auto",),
+        brief="Layer to begin at; -1 is the last."),
     replace(HEAD, help="Head to begin at, in the same form; auto picks the one whose weights depend most on content.",
-        metavar="HEAD", complete=("auto",)),
-    replace(QUERY, help="Row to begin at: a position such as 3, or a word.", metavar="TOKEN"),
-    replace(KEY, help="Column to begin at.", metavar="TOKEN"),
+        metavar="HEAD", complete=("auto",), brief="Head to begin at."),
+    replace(QUERY, help="Row to begin at: a position such as 3, or a word.", metavar="TOKEN",
+        brief="Row to begin at: a word, or a position."),
+    replace(KEY, help="Column to begin at.", metavar="TOKEN", brief="Column to begin at."),
     MASK, WHAT_IF, HIDE,
     replace(SPANS, help=f"Begin with the weights between spans of the text; {SPANS.help[0].lower()}{SPANS.help[1:]}"),
-    Option("words", SHOW, "Begin with the weights between words, as in run; the key u changes back to tokens."),
+    Option("words", SHOW, "Begin with the weights between words, as in run; the key u changes back to tokens.",
+        brief="Begin with the weights between words."),
     replace(RAN_WITHOUT, help="Begin without a head or an edge, as the key x does; see ablate. Repeatable."),
     Option("keys", SHOW, "TOML file that binds other keys to actions; default: attnscope/keys.toml in the folder of "
         "your settings (XDG_CONFIG_HOME, or ~/.config).", Path, "FILE", complete="files"),
@@ -386,36 +421,47 @@ EXPLORE = (
 )
 CHECK = (
     replace(TEXTS[0], group=OTHER,
-        help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds."),
+        help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds.",
+        brief="Text to run on; default: built-in ones."),
     TEXTS[-1],
-    _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}."),
-    DATA_FORMAT, JSON, FILE_OUT, *_OUTPUT_OF_CHECKS,
+    _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}.",
+        brief="Largest allowed difference."),
+    DATA_FORMAT, replace(JSON, brief=JSON.help), replace(FILE_OUT, brief="Write to a file: .json or .txt."),
+    *_OUTPUT_OF_CHECKS,
     replace(VERBOSE, help="Show the model's full path, its device, all notes, and the differences of each layer."),
-    *COMPLETE_MODEL, *THE_MACHINE,
+    *_with_brief(COMPLETE_MODEL, config="Stack described in TOML, or a bundled one."),
+    *_with_brief(THE_MACHINE, dtype="Data type of the model.", engine="Run the model in transformers."),
 )
 _OF_MACHINE = {option.name: option for option in THE_MACHINE}
 DOCTOR = (
-    _grouped(TEXTS[1], OTHER, "Texts to examine the model with, one per line; default: built-in texts."),
+    _grouped(TEXTS[1], OTHER, "Texts to examine the model with, one per line; default: built-in texts.",
+        brief="Texts to examine the model with."),
     Option("attn", OTHER, "Implementations of attention to examine, by their names in transformers, separated by "
         "commas: eager, sdpa, flex_attention, flash_attention_2 …; default: eager,sdpa.", arguments.names(arg("attn")),
-        "NAMES", complete=("eager", "sdpa", "flex_attention", "flash_attention_2")),
+        "NAMES", complete=("eager", "sdpa", "flex_attention", "flash_attention_2"),
+        brief="Backends of attention, such as eager,sdpa."),
     number("longest_probe", OTHER, 16,
         "Tokens of the longest text that tests windows; for longer windows the verdict is cannot tell. Default: 512."),
-    DATA_FORMAT, JSON,
-    replace(FILE_OUT, help="Write to a file; the extension sets the format: {endings} (.xml is JUnit)."),
+    DATA_FORMAT, replace(JSON, brief=JSON.help),
+    replace(FILE_OUT, help="Write to a file; the extension sets the format: {endings} (.xml is JUnit).",
+        brief="Write to a file: .json, .txt, or .xml (JUnit)."),
     *_OUTPUT_OF_CHECKS,
-    replace(VERBOSE, help="Show every measurement, and why each check matters."),
+    replace(VERBOSE, help="Show every measurement, and why each check matters.",
+        brief="Show every measurement, and why it matters."),
     *(option for option in COMPLETE_MODEL if option.name != "config"),
     replace(_OF_MACHINE["dtype"], default=None,
-        help="Data type of the model; default: the one that its config.json names."),
+        help="Data type of the model; default: the one that its config.json names.", brief="Data type of the model."),
     _OF_MACHINE["device"],
     _OF_MACHINE["threads"],
     _OF_MACHINE["max_memory"],
 )
 INFO = (
-    *COMPLETE_MODEL, DATA_FORMAT, JSON,
-    Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows."),
-    Option("list", SHOW, "List bundled samples, bundled configs and supported families instead."),
+    *_with_brief(COMPLETE_MODEL, config="Stack described in TOML, or a bundled one."),
+    DATA_FORMAT, replace(JSON, brief=JSON.help),
+    Option("cost", SHOW, "Show FLOPs and bytes of attention as the text grows.",
+        brief="FLOPs and bytes of attention as the text grows."),
+    Option("list", SHOW, "List bundled samples, bundled configs and supported families instead.",
+        brief="List bundled samples, configs and families."),
     Option("quiet", SHOW, "Print data only: no notes, and no explanation of the columns."),
 )
 _TABLES = tuple(part.table for part in RECORD_PARTS if part.table)
@@ -461,10 +507,17 @@ PULL = (
     Option("name", OTHER, "Repository on the Hugging Face Hub.", metavar="ORG/NAME", argument=True, required=True),
     Option("quiet", OTHER, "Hide progress and notes on standard error."),
 )
+HELP = (
+    Option("command", OTHER, "Command, or a topic of several commands.", metavar="COMMAND", argument=True,
+        complete="help_words"),
+    Option("topic", OTHER, "Topic of the command, such as masks; its help lists them.", metavar="TOPIC", argument=True,
+        complete="topics"),
+)
 BATCH = (
     Option("file", INPUT, "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of .arrow "
         "or .parquet files (datasets.save_to_disk, Spark); files may be compressed as .gz or .zst, and be at s3://, "
-        "gs:// or hf://. Without it, or with -, standard input is read.", metavar="FILE", argument=True),
+        "gs:// or hf://. Without it, or with -, standard input is read.", metavar="FILE", argument=True,
+        brief="Texts: .txt, .jsonl, .csv, .parquet …, or -."),
     Option("chat", INPUT, "Chats to render with the model's own chat template, in place of FILE: a .jsonl file with a "
         "chat on each line (its messages, or an object with messages); - reads standard input.", metavar="FILE|-",
         complete="files"),
@@ -472,29 +525,34 @@ BATCH = (
         "Format of the input, if the file's extension does not show it.", flag="--from"),
     Option("column", INPUT,
         "Column or JSON member that holds the text; a JSON object without it may have messages of a chat.",
-        arguments.text(arg("column")), "NAME", "text"),
+        arguments.text(arg("column")), "NAME", "text", brief="Column or member that holds the text."),
     number("skip", INPUT, 0, "Skip the first N texts.", default="0"),
-    number("limit", INPUT, 1, "Stop after N texts."),
+    number("limit", INPUT, 1, "Stop after N texts.", brief="Stop after N texts."),
     Option("shard", INPUT, "Process every N-th block of texts, starting with the I-th; attnscope merge joins the "
-        "parts. slurm stands for the task of a job array.", arguments.shard, "I/N|slurm", "1/1"),
+        "parts. slurm stands for the task of a job array.", arguments.shard, "I/N|slurm", "1/1",
+        brief="Compute the I-th of N parts; merge joins them."),
     *THE_MODEL,
-    replace(LAYER, help=f"Layers, counted from 0: all, mean, {_NUMBERS}", default="all", complete=("all", "mean")),
-    replace(HEAD, help="Heads, in the same form.", default="all", complete=("all", "mean")),
-    *SELECTION[2:7],
+    replace(LAYER, help=f"Layers, counted from 0: all, mean, {_NUMBERS}", default="all", complete=("all", "mean"),
+        brief="Layers: all, mean, 3, -1, or 0,2,5-7."),
+    replace(HEAD, help="Heads, in the same form.", default="all", complete=("all", "mean"),
+        brief="Heads, in the same form."),
+    *_with_brief(SELECTION[2:7], query="", key=""),
     replace(STAGE, help=f"Whole matrices to keep (large), separated by commas: {', '.join(STAGES)}, or none.",
-        default="none"),
-    *SELECTION[8:],
+        default="none", brief="Whole matrices to keep, such as weights (large)."),
+    *_with_brief(SELECTION[8:], by=""),
     Option("keep", COMPUTE, f"Results to keep, separated by commas: {BRIEF} (contributors and the statistics "
         f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if name not in ALL_PARTS)}.",
-        arguments.some_of(arg("keep"), "part", KEPT), "WHAT", BRIEF, complete=KEPT),
+        arguments.some_of(arg("keep"), "part", KEPT), "WHAT", BRIEF, complete=KEPT,
+        brief="Findings to keep: brief, all, or top,rows,…"),
     SPANS,
-    replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans."),
+    replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief=""),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
     Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all "
         "resumable); {whole} (one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is "
-        "written as whole objects.", Path, "OUT", short="-o", complete="files", required=True),
+        "written as whole objects.", Path, "OUT", short="-o", complete="files", required=True,
+        brief="Output: .jsonl, .jsonl.zst, a folder … (resumable)."),
     Option("table", OUTPUT, "Tables of a .parquet folder, separated by commas: "
         f"{', '.join(table.name for table in _TABLES)}; several become subfolders. Default: the first of these that is "
         "kept.", arguments.some_of(arg("table"), "table", tuple(table.name for table in _TABLES)), "TABLES",
@@ -505,7 +563,7 @@ BATCH = (
         arguments.real(arg("max_minutes"), "a number of minutes above 0", positive=True), "MINUTES"),
     Option("workers", OUTPUT, "Number of processes that compute, on one thread each unless {threads} is given; they "
         "share the weights. auto takes as many as there are CPUs if they are faster than one process with threads. "
-        "Default: one process.", arguments.workers, "N|auto"),
+        "Default: one process.", arguments.workers, "N|auto", brief="Processes that compute and share the weights."),
     Option("ray", OUTPUT, "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, "
         "host:port, or without an address one that is started here.", metavar="[ADDRESS]"),
     number("actors", OUTPUT, 1, "Number of actors with {ray}; default: as many as the cluster has room for."),
@@ -514,7 +572,8 @@ BATCH = (
     Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…"),
     number("sbatch", OUTPUT, 1, "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each "
         "of which writes one part.", arguments.TASKS),
-    Option("status", OUTPUT, "Instead of computing, print in one line how far {output} is."),
+    Option("status", OUTPUT, "Instead of computing, print in one line how far {output} is.",
+        brief="Print how far the output is."),
     Option("force", OUTPUT, "Start over instead of resuming; the old dump is kept until new records are safe."),
     Option("quiet", OUTPUT, "Hide progress and notes on standard error."),
     *THE_MACHINE,
@@ -536,6 +595,7 @@ COMMANDS: Mapping[str, tuple[Option, ...]] = {
     "doctor": DOCTOR,
     "info": INFO,
     "pull": PULL,
+    "help": HELP,
 }
 _DECLARED = {option.name: option for options in reversed(list(COMMANDS.values())) for option in options}
 

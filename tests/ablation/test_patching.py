@@ -183,13 +183,13 @@ def gpt2(tmp_path_factory) -> str:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--from", "the bank"], "--from: has 3 tokens, but the text has 11: patches go from token to token"),
-        (["--from", OTHER, "--with", "mean"], "--from and --with cannot be used together"),
-        (["--draws", "3"], "--draws: applies only to --with resample"),
-        (["--seed", "3", "--from", OTHER], "--seed: applies only to --with resample"),
+        (["--from", "the bank"], "--patch-from: has 3 tokens, but the text has 11: patches go from token to token"),
+        (["--from", OTHER, "--with", "mean"], "--patch-from and --replacement cannot be used together"),
+        (["--draws", "3"], "--draws: applies only to --replacement resample"),
+        (["--seed", "3", "--from", OTHER], "--seed: applies only to --replacement resample"),
         (["--target", "sea side"], "--target: 'sea side' is"),
         (["--target", "old", "--target", "bank", "--target", "river"], "--target: given 3 times"),
-        (["--with", "resample", "--from-file", "few.txt"], "--from-file: the other texts have 2 tokens, fewer than"),
+        (["--with", "resample", "--from-file", "few.txt"], "--others: the other texts have 2 tokens, fewer than"),
     ],
 )
 def test_what_cannot_be_patched_is_refused(gpt2, args, said, tmp_path, monkeypatch, capsys):
@@ -201,7 +201,7 @@ def test_what_cannot_be_patched_is_refused(gpt2, args, said, tmp_path, monkeypat
 
 def test_nothing_is_drawn_for_a_text_of_special_tokens(capsys):
     assert main(["ablate", "[MASK]", "--each", "head", "--with", "resample"]) == 2
-    assert "--with resample: the text has special tokens alone, which stay" in capsys.readouterr().err
+    assert "--replacement resample: the text has special tokens alone, which stay" in capsys.readouterr().err
 
 
 def test_targets_need_a_prediction(capsys):

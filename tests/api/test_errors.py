@@ -203,7 +203,7 @@ def test_an_error_names_options_as_each_face_spells_them():
     )
     assert error.line(on_command_line) == (
         "--stage scores,weights: --max-memory is 3; '--layer' is not; "
-        "use --no-special, --top K, --target ' store' or --format json"
+        "use --no-special, --top K, --target ' store' or --json"
     )
     assert (error.message, error.where) == ("max_memory is 3; '--layer' is not", "stages=('scores', 'weights')")
 

@@ -106,7 +106,7 @@ def test_files(tmp_path, monkeypatch, capsys):
         (["--each", "edge", "--layer", "0", "--with", "mean"], "applies to heads and layers"),
         (["--each", "head", "--layer", "mean"], "a mean cannot be cut"),
         (["--each", "heads"], "must be head, layer, edge or span"),
-        (["--cut", "L1", "--reference", "a text"], "add --with mean"),
+        (["--cut", "L1", "--reference", "a text"], "add --replacement mean"),
         (["--cut", "L1", "--with", "noise"], "must be zero, mean or resample"),
         (["--cut", "L1", "--at", "sea"], "'sea' is not in the text"),
     ],

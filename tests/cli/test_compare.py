@@ -124,7 +124,7 @@ def test_rows_of_two_texts_in_a_heat_map_have_the_positions_and_tokens_of_both(c
 def test_options_that_show_no_more_are_not_recommended(capsys, options, hints):
     _, out, _ = run(capsys, TEXT, *STACK, "--layer", "0", *options)
     (line,) = [line for line in out.splitlines() if line.startswith("more")]
-    assert line.removeprefix("more     ").split(" · ") == [*hints, "--format json (every digit)"]
+    assert line.removeprefix("more     ").split(" · ") == [*hints, "--json (every digit)"]
 
 
 def test_hidden_tokens_are_compared_with_none(capsys):

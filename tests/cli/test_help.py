@@ -1,13 +1,21 @@
 """The help, as a user reads it: reviewed as a whole; and its examples are command lines that parse."""
 
+import os
 import shlex
 from pathlib import Path
 
 import pytest
 
 from attnscope.cli import info, main, run
+from attnscope.cli.commands import COMMANDS
+from attnscope.cli.option_text import described, names_of
+from attnscope.cli.topics import TOPICS
+from attnscope.request.options import COMMANDS as TABLE
+from attnscope.studies.registry import options_of
+from tests.helpers.cli_runner import on_terminal
 
 HERE = Path(__file__).parent
+REWRITE = os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write"
 
 
 @pytest.fixture(autouse=True)
@@ -16,28 +24,155 @@ def pinned(monkeypatch):
     monkeypatch.delenv("ATTNSCOPE_MODEL", raising=False)
 
 
-COMMANDS = "run compare explain heads ablate explore check doctor batch merge verify convert import info pull".split()
+def shown(capsys, *words):
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("args", "name"), [([], "attnscope"), *(([name], name) for name in COMMANDS)])
-def test_help_is_as_reviewed(args, name, capsys):
-    """To accept a change: write what is shown to the file, and read the difference."""
-    assert main([*args, "--help"]) == 0
-    assert capsys.readouterr().out == (HERE / "help" / f"{name}.txt").read_text()
+@pytest.mark.parametrize("name", ["attnscope", *COMMANDS])
+def test_help_is_as_reviewed(name, capsys):
+    """To accept a change: run with ATTNSCOPE_SNAPSHOTS=write, and read the difference."""
+    command = [] if name == "attnscope" else [name]
+    texts = {f"{name}.txt": [*command, "--help"]}
+    if name in TABLE and any(option.brief for option in options_of(name)):
+        texts[f"{name}-short.txt"] = [*command, "-h"]
+    for file, words in texts.items():
+        text = shown(capsys, *words)
+        if REWRITE:
+            (HERE / "help" / file).write_text(text)
+        assert text == (HERE / "help" / file).read_text()
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_topic_is_as_reviewed(topic, capsys):
+    text = shown(capsys, "help", topic)
+    file = HERE / "help" / f"topic-{topic}.txt"
+    if REWRITE:
+        file.write_text(text)
+    assert text == file.read_text()
+
+
+@pytest.mark.parametrize("name", ["attnscope", *COMMANDS])
+def test_short_help_fits_40_lines_of_80_columns(name, capsys):
+    text = shown(capsys, *([] if name == "attnscope" else [name]), "-h")
+    assert text.count("\n") <= 40
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_short_help_has_four_examples_and_up_to_15_options_of_one_line(name, capsys):
+    options = [option for option in options_of(name) if option.brief]
+    if not options:
+        assert shown(capsys, name, "-h") == shown(capsys, name, "--help")
+        return
+    assert 5 <= len(options) <= 15
+    text = shown(capsys, name, "-h")
+    for option in options:
+        lines = (f"{names_of(option)}", described(name, option.brief))
+        assert all(any(line.strip().startswith(part) or line.endswith(part) for line in text.splitlines())
+                   for part in lines), option.name  # fmt: skip
+    examples = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(examples) == 4
+    assert f"attnscope {name} --help" in text
+
+
+def test_the_options_of_a_run_in_its_short_help_are_those_that_most_runs_use():
+    names = "TEXT --file --chat --model --layer --head --query --key --mask --stage --top --by --words --generate"
+    briefs = {option.spelled for option in TABLE["run"] if option.brief}
+    assert briefs == {*names.split(), "--output"}
+
+
+@pytest.mark.parametrize("columns", ["1", "60", "80", "120", "200"])
+def test_no_line_of_help_is_longer_than_the_terminal(monkeypatch, capsys, columns):
+    """But names of options and commands, which one copies."""
+    monkeypatch.setenv("COLUMNS", columns)
+    width = max(min(int(columns), 80), 52)
+    for name in COMMANDS:
+        for line in shown(capsys, name, "--help").partition("Examples:")[0].splitlines():
+            assert len(line) <= width or "-" in line.split()[0] or line.startswith("Usage:"), line
 
 
 @pytest.mark.parametrize("columns", ["1", "40", "80", "200"])
 def test_help_at_any_width_has_every_option(monkeypatch, capsys, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    assert main(["run", "--help"]) == 0
-    out = capsys.readouterr().out
-    for (
-        name
-    ) in "file pair context model config mask what-if layer head query key stage top by no-special device".split():
-        assert f"--{name}" in out
-    for name in "dtype format output precision truncate max-memory force quiet color help".split():
-        assert f"--{name}" in out
-    assert out.endswith(run.EXAMPLES.strip().splitlines()[-1] + "\n")
+    out = shown(capsys, "run", "--help")
+    for option in TABLE["run"]:
+        assert option.hidden or names_of(option).split()[0] in out
+    assert run.EXAMPLES.strip().splitlines()[-1] in out
+
+
+def test_help_of_a_command_is_its_full_help(capsys):
+    for name in COMMANDS:
+        assert shown(capsys, "help", name) == shown(capsys, name, "--help")
+    assert shown(capsys, "help") == shown(capsys, "--help")
+
+
+def test_a_topic_of_a_command_lists_its_options_as_the_full_help_does(capsys):
+    for name in COMMANDS:
+        whole = " ".join(shown(capsys, name, "--help").split())
+        for topic, declared in TOPICS.items():
+            options = declared.options_among(options_of(name))
+            if not options:
+                assert main(["help", name, topic]) == 2
+                assert "have some" in capsys.readouterr().err
+                continue
+            section = shown(capsys, "help", name, topic).partition(f"Options of attnscope {name}:\n")[2]
+            section = section.partition("\nCommands:")[0]
+            for option in options:
+                assert names_of(option) in section
+                assert described(name, option.help).split("{")[0][:60] in whole
+                assert " ".join(described(name, option.help).split("{")[0].split())[:40] in " ".join(section.split())
+
+
+def test_every_option_of_a_topic_exists():
+    every = {option.name for options in TABLE.values() for option in options}
+    for name, topic in TOPICS.items():
+        assert set(topic.options) <= every, name
+
+
+def test_unknown_names_are_refused_with_the_nearest(capsys):
+    for words, hint in ((["runn"], "did you mean 'run'?"), (["mask"], "did you mean 'masks'?"),
+                        (["run", "mask"], "did you mean 'masks'?"), (["pull", "masks"], "run, compare")):  # fmt: skip
+        assert main(["help", *words]) == 2
+        assert hint in capsys.readouterr().err
+
+
+ALIASES = [
+    ("ablate", "--with", "mean", "replacement"),
+    ("ablate", "--from=a text", "", "patch_from"),
+    ("ablate", "--cuts", "L1H0", "cuts"),
+    ("run", "--stages", "weights", "stages"),
+]
+
+
+@pytest.mark.parametrize(("command", "typed", "value", "name"), ALIASES)
+def test_further_names_of_an_option_are_taken_but_not_listed(command, typed, value, name, capsys, monkeypatch):
+    from attnscope.cli import help as parsing
+
+    (option,) = (option for option in options_of(command) if option.name == name)
+    words = parsing._without_aliases(command, ["text", typed, *([value] if value else []), "--", typed])
+    assert words[1].partition("=")[0] == option.spelled
+    assert words[-1] == typed  # a text
+    assert typed.partition("=")[0] + " " not in shown(capsys, command, "--help")
+
+
+def test_inspect_is_run(capsys):
+    assert main(["inspect", "The bank", "--query", "bank", "--stage", "weights"]) == 0
+    first = capsys.readouterr()
+    assert main(["run", "The bank", "--query", "bank", "--stage", "weights"]) == 0
+    assert capsys.readouterr() == first
+
+
+@pytest.mark.unix
+@pytest.mark.parametrize(
+    ("words", "paged"), [(["run", "--help"], True), (["help", "run"], True), (["run", "-h"], False)]
+)
+def test_full_help_is_paged_in_a_terminal_and_short_help_is_not(words, paged, tmp_path):
+    kept = tmp_path / "paged.txt"
+    code, seen = on_terminal("", *words, env={"PAGER": f"tee {kept}", "TERM": "dumb"})
+    assert code == 0
+    assert kept.exists() == paged
+    assert seen.startswith(b"Usage: attnscope run")
 
 
 @pytest.mark.parametrize("line", [line for line in run.EXAMPLES.splitlines() if line])

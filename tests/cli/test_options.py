@@ -34,6 +34,7 @@ BASE = {
     "doctor": "",
     "info": "",
     "pull": "org/name",
+    "help": "run",
 }
 # What is typed after an option; a key begins with a command that needs something else. A second text replaces BASE.
 ARGUMENTS = {
@@ -207,7 +208,7 @@ def test_the_help_lists_the_options_that_a_command_accepts(command, stopped, min
     assert main([command, "--help"]) == 0
     listed = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(_first_column(capfd.readouterr().out))))
     options = [option for option in options_of(command) if not option.argument]
-    names = {name for option in options for name in (option.spelled, option.off) if name}
+    names = {option.off or option.spelled for option in options if not option.hidden}
     assert listed == names | {"--help", "--version"}
     for option in options:
         if option.name in ELSEWHERE:

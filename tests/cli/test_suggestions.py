@@ -41,7 +41,7 @@ REFUSED = [
     "ablate --cut L1H1 --top 2", "ablate --each edge", "ablate --each span", "ablate --each layer --head 0",
     "ablate --cut L1H1 --layer 0", "ablate --cut L1H1 --words", "ablate --cut L1H1 --answer bank",
     "ablate --cut L1H1 --draws 2", "ablate --cut L1H1 --reference 'the river'", "ablate --cut L1H1 --target river",
-    "ablate --cut '*: bank→The' --with mean", "check --tolerance x", "rnu",
+    "ablate --cut '*: bank→The' --replacement mean", "check --tolerance x", "rnu",
 ]  # fmt: skip
 # Calls without TEXT, or with a file in its place.
 REFUSED_ALONE = [

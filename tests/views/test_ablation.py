@@ -105,7 +105,7 @@ EACH = "--each head (instead of --cut)"
 @pytest.mark.parametrize(
     ("hows", "edges", "expected"),
     [
-        (["zero"], False, ["--cut 'L0H0: QUERY→KEY' (an edge)", "--with mean", EACH]),
+        (["zero"], False, ["--cut 'L0H0: QUERY→KEY' (an edge)", "--replacement mean", EACH]),
         (["mean"], False, ["--cut 'L0H0: QUERY→KEY' (an edge)", EACH]),
         (["renormalised", "unnormalised"], True, ["--cut L0H0 (a head)", EACH]),
     ],

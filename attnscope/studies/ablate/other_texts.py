@@ -54,7 +54,7 @@ def _plan_patch(ablation: AblationRun) -> TextPlan:
         raise UsageError(message, where=where, hint=hint)
     if [token.id for token in tokens] == [token.id for token in text.tokens]:
         notes.append("has the tokens of the text, so a patch changes nothing")
-    return changed(text, tokens=tokens, notes=[f"--from: {note}" for note in notes])
+    return changed(text, tokens=tokens, notes=[f"--patch-from: {note}" for note in notes])
 
 
 def _plan_draws(ablation: AblationRun) -> list[TextPlan]:

@@ -64,9 +64,9 @@ def present_ablation(ablation: Ablation, settings: DisplaySettings, display: Dis
     yield notes(ablation.notes)
     edges = all(cut.queries is not None for cut in ablation.cuts)
     more = ["--cut L0H0 (a head)" if edges else "--cut 'L0H0: QUERY→KEY' (an edge)"]
-    more += ["--with mean"] if any(effect.how == "zero" for effect in ablation.effects) else []
+    more += ["--replacement mean"] if any(effect.how == "zero" for effect in ablation.effects) else []
     more += ["--each head (instead of --cut)", "--at TOKEN"]
-    yield from more_options([*more, "--format json (every number)"], settings)
+    yield from more_options([*more, "--json (every number)"], settings)
 
 
 def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
@@ -92,7 +92,7 @@ def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Di
     predicted = any(effects.kl is not None for effects in survey.effects)
     more += ["--target TOKEN (its logit)"] if predicted and not survey.targets else []
     more += ["--each edge --layer N --head N"] if survey.unit == "head" else []
-    yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
+    yield from more_options([*more, "--json, -o effects.csv (every number)"], settings)
 
 
 def _header(study: Ablation | EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:

@@ -40,7 +40,7 @@ def present_spans(survey: EffectSurvey, settings: DisplaySettings, listing: List
     yield notes(_meanings(survey))
     more = ["--top K (list more)", "--query SPAN (who is cut off)"]
     more += ["--answer TEXT"] if survey.answer else []
-    yield from more_options([*more, "--format json, -o effects.csv (every number)"], settings)
+    yield from more_options([*more, "--json, -o effects.csv (every number)"], settings)
 
 
 def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:

@@ -10,12 +10,12 @@ from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, 
 _EXAMPLES = """
 attnscope ablate "She sat by the [MASK] of the river" --cut L2H0
 attnscope ablate "She sat by the [MASK] of the river" --cut "*: [MASK]→river"
-attnscope ablate "She sat by the [MASK] of the river" --cut "L0-1: river->" --cut L3H1
 attnscope ablate "She sat by the [MASK] of the river" --each head
-attnscope ablate "She sat by the [MASK] of the river" --each edge --layer 2 --head 0
-attnscope ablate "The bank by the river" --each head --at bank --with mean --output effects.csv
-attnscope ablate "She sat by the [MASK] of the river" --each head --target river --target sea --with resample
-attnscope ablate "A [MASK] in the house" --from "A [MASK] in the river" --each head --target house --target river
+attnscope ablate "The bank by the river" --each edge --layer 2 --at bank
+attnscope ablate "She sat by the [MASK] of the river" --cut "L0-1: river->" --cut L3H1
+attnscope ablate "The bank by the river" --each head --at bank --replacement mean --output effects.csv
+attnscope ablate "She sat by the [MASK] of the river" --each head --target river --target sea --replacement resample
+attnscope ablate "A [MASK] in the house" --patch-from "A [MASK] in the river" --each head --target house --target river
 """
 
 
@@ -53,10 +53,12 @@ STUDY = Study(
         """Cut heads or edges out of attention and show what changes.
 
         A large weight does not always matter. --cut runs the model again without the named heads or edges, and
-        compares predictions and final hidden states. --each does so for every head, layer or edge, ranks them by
-        effect, and shows how well weights predict the effect. A cut edge is shown in two ways: with its score at
-        −inf, so that softmax redistributes its weight over the other keys (renormalised), and with its weight set to
-        0 (unnormalised). --from patches what a second text gives instead, and --with resample what other texts give.
+        compares predictions and final hidden states. --each does so for every head, layer or edge, and ranks them.
+
+        --each also shows how well weights predict the effect. A cut edge is shown in two ways: with its score at −inf,
+        so that softmax redistributes its weight over the other keys (renormalised), and with its weight set to 0
+        (unnormalised). --patch-from patches what a second text gives instead, and --replacement resample what other
+        texts give.
         """,
         _EXAMPLES,
         _answer,

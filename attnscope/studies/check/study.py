@@ -27,9 +27,10 @@ STUDY = Study(
         """
         attnscope check
         attnscope check --model ./my-bert
+        attnscope check "Water ran over the old stones"
+        attnscope check --model ./my-bert --json | jq .checks
         attnscope check "Water ran over the old stones" --model ./my-llama --dtype bfloat16
         attnscope check --model ./my-t5 --engine transformers --part cross --context "Wasser"
-        attnscope check --model ./my-bert --json | jq .checks
         """,
         _answer,
         call=lambda _values, _sides: Call("check", "typed"),

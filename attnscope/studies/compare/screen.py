@@ -118,7 +118,7 @@ def present_comparison(
         moves = [head for head in printed if head.partial is None and head.mass is None and _is_visible(head)]
         yield Facts([("legend", Text([ours(meaning) for meaning in _LEGEND], " · "))] if moves else [])
         more += ["--query WORD"] if any(len(head.queries) > 1 for head in heads) else []
-    yield from more_options([*more, "--format json (every digit)"], settings)
+    yield from more_options([*more, "--json (every digit)"], settings)
 
 
 def with_short_labels(comparison: Comparison) -> Comparison:

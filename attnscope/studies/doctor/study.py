@@ -27,7 +27,8 @@ STUDY = Study(
         """,
         """
         attnscope doctor --model ./my-llama
-        attnscope doctor --model ./my-llama --attn eager,sdpa,flex_attention --dtype bfloat16
+        attnscope doctor --model ./my-llama --attn eager,sdpa,flex_attention
+        attnscope doctor --model ./my-llama --dtype bfloat16
         attnscope doctor --model ./my-llama --file texts.txt -o doctor.xml
         attnscope doctor --model ./my-llama --json | jq '.checks[] | select(.verdict == "wrong")'
         """,

@@ -55,7 +55,7 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
     yield from _cells(e, settings)
     yield GAP
     yield notes(e.notes)
-    more = ["--key WORD (another cell)", "--layer N --head N", "--top K (more keys)", "--format json (every number)"]
+    more = ["--key WORD (another cell)", "--layer N --head N", "--top K (more keys)", "--json (every number)"]
     yield from more_options(more, settings)
 
 

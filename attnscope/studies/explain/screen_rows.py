@@ -32,7 +32,7 @@ def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> t
     """Present a dimension of every vector as a column."""
     digits = digits_for(matrix, settings.precision)
     columns = [Column(f"dim {i}", written(values, digits, ZERO), "dim") for i, values in enumerate(matrix.T.tolist())]
-    suffix = f"dimensions of {name}; {settings.named('--format json', 'data')} has all"
+    suffix = f"dimensions of {name}; {settings.named('--json', 'data')} has all"
     return columns, "" if settings.data_only else suffix
 
 

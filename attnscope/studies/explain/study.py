@@ -30,7 +30,7 @@ STUDY = Study(
         attnscope explain "The bank by the river" --query bank
         attnscope explain "The bank by the river" --query bank --key river
         attnscope explain "The bank by the river" --query 1 --layer 0 --head 2
-        attnscope explain "The bank by the river" --query bank --config causal --mask bidirectional
+        attnscope explain "The bank by the river" --query bank --mask causal
         attnscope explain "The bank by the river" --query bank --json | jq .cells[0].parts
         """,
         _answer,

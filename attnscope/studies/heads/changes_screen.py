@@ -60,7 +60,7 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings, displ
             yield from _numbers(comparison, difference, labels, settings, listing)
     yield notes(comparison.notes)
     one_role = ["--role induction (its values for every head)"] if len(comparison.differences) > ROLES_ALONE else []
-    yield from more_options([*one_role, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
+    yield from more_options([*one_role, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings)
 
 
 def _header(comparison: HeadComparison, labels: Sequence[str], settings: DisplaySettings) -> Iterator[ViewPart]:

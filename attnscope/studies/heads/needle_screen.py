@@ -50,7 +50,7 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings, display: Dis
     at = f"{survey.lengths[worst[0]]:,} tokens, depth {survey.depths[worst[1]]:g}"
     bits = formatted(float(survey.log_probability[worst]), "z.2f")
     yield notes([f"the answer is least probable at {at}: log₂ p = {bits}", *survey.notes])
-    options = ["--lengths N,N", "--depths 0,0.1,…,1", "--format json, -o needle.csv (every cell)"]
+    options = ["--lengths N,N", "--depths 0,0.1,…,1", "--json, -o needle.csv (every cell)"]
     yield from more_options(options, settings)
 
 

@@ -60,7 +60,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
         yield paragraph((message, Span(shown)), remark=True)
     yield notes(survey.notes)
     more = [] if len(survey.roles) <= ROLES_ALONE else ["--role induction (its values for every head)"]
-    yield from more_options([*more, "--top K (more heads)", "--format json, -o heads.csv (every number)"], settings)
+    yield from more_options([*more, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings)
 
 
 def present_measured(measured: HeadScores, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
@@ -84,7 +84,7 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, display: D
         other = "--against WORD (compared with another key)"
     else:
         other = "--query WORD"
-    yield from more_options([other, "--top K (more heads)", "--format json (every number)"], settings)
+    yield from more_options([other, "--top K (more heads)", "--json (every number)"], settings)
 
 
 def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, settings: DisplaySettings) -> Table:

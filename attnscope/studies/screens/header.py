@@ -317,7 +317,7 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
     `thumbnails`: whether heads are thumbnails, which have weights alone.
     """
     more = _more_of_report(report, settings, thumbnails)
-    yield from more_options([*more, "--format json (every digit)"], settings)
+    yield from more_options([*more, "--json (every digit)"], settings)
 
 
 def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool) -> list[str]:

@@ -286,4 +286,4 @@ def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySetting
     labels: list[Spans] = [(Span(f"{position} "), name) for position, name in zip(generated, axis.names, strict=True)]
     yield Table("new", columns, labels=[*labels, ours("mean", "bold")])
     full_share = formatted(full, f"z.{digits}f")
-    yield paragraph(ours(f"a full bar is {full_share}; --format json has every number (spans.generated)", "dim"))
+    yield paragraph(ours(f"a full bar is {full_share}; --json has every number (spans.generated)", "dim"))

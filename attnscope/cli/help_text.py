@@ -1,0 +1,207 @@
+"""The help of the program, of a command and of a topic, as text.
+
+`-h` is short: what a command does, four examples, the options that most runs use, and where the rest is. `--help` is
+the whole in sections. Rich would double the time of help and draw boxes around what one copies.
+"""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from attnscope.base.errors import UsageError, did_you_mean
+from attnscope.cli.commands import COMMANDS, load
+from attnscope.cli.option_text import described, names_and_text, names_of, with_statistics
+from attnscope.cli.process import wants_color
+from attnscope.cli.topics import TOPICS
+from attnscope.request.options import Option
+from attnscope.studies.registry import options_of
+
+_EXAMPLES = 4  # of a command in `-h`
+_FIRST_COLUMN = 26  # columns of names, which longer ones exceed on a line of their own
+_PROGRAM = "See what attention does inside a transformer: scores, masked scores, weights and top contributors."
+_TRY = """\
+attnscope run "The bank by the river"
+attnscope run "The bank by the river" --head all --format heat
+attnscope compare "The bank by the river"
+attnscope explain "The bank by the river" --query bank
+attnscope heads
+attnscope ablate "The bank by the river" --each head
+attnscope batch texts.txt -o dump.jsonl"""
+_COMMON = (
+    ("-h", "Show the options that most runs use."),
+    ("--help", "Show this help, with every option."),
+    ("--version", "Show the version."),
+)
+_OF_PROGRAM = (
+    ("-h, --help", "Show this help."),
+    ("--version", "Show the version."),
+    ("--install-completion", "Install completion for the current shell."),
+    ("--show-completion", "Print the completion script of the current shell."),
+)
+
+
+class _Writer:
+    """Writes help as wide as the terminal, and at most 80 columns."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._width = max(min(shutil.get_terminal_size((80, 24)).columns, 80) - 2, 50)
+        self._color = wants_color(sys.stdout)
+
+    def line(self, text: str = "") -> None:
+        self._lines.append(text)
+
+    def heading(self, text: str) -> None:
+        if self._lines:
+            self.line()
+        self.line(f"\x1b[1m{text}:\x1b[0m" if self._color else f"{text}:")
+
+    def paragraphs(self, text: str) -> None:
+        """Write paragraphs, separated by empty lines."""
+        for paragraph in text.strip().split("\n\n"):
+            self.line()
+            joined = " ".join(paragraph.split())
+            self._lines += textwrap.wrap(joined, self._width, initial_indent="  ", subsequent_indent="  ")
+
+    def definitions(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Write names and what they mean in two columns."""
+        names = max(len(name) for name, _ in rows)
+        column = min(names, _FIRST_COLUMN) + 2
+        for name, text in rows:
+            lines = textwrap.wrap(text, max(self._width - column - 2, 10)) or [""]
+            if len(name) + 2 > column:
+                self.line(f"  {name}")
+            else:
+                self.line(f"  {name:{column}}{lines.pop(0)}")
+            self._lines += [f"{'':{column + 2}}{line}" for line in lines]
+
+    def examples(self, examples: Iterable[str]) -> None:
+        self.heading("Examples")
+        self._lines += [f"  {line}" for line in examples]
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def program_help() -> str:
+    """Return the help of the program."""
+    writer = _Writer()
+    writer.line("Usage: attnscope COMMAND [OPTIONS] [ARGS]")
+    writer.paragraphs(_PROGRAM)
+    writer.heading("Commands")
+    writer.definitions([(name, load(name).help.partition("\n")[0]) for name in COMMANDS])
+    writer.examples(_TRY.splitlines())
+    writer.heading("Options")
+    writer.definitions(_OF_PROGRAM)
+    writer.line()
+    writer.line("attnscope COMMAND -h is short; attnscope help COMMAND has every option.")
+    writer.line(f"Topics: attnscope help {'|'.join(TOPICS)}")
+    return writer.text()
+
+
+def short_help(name: str) -> str:
+    """Return what most people need of a command; all of it, if that is little."""
+    options = options_of(name)
+    brief = [(names_of(option), described(name, option.brief)) for option in options if option.brief]
+    if not brief:
+        return full_help(name)
+    writer = _Writer()
+    command = load(name)
+    writer.line(_usage(name, options))
+    writer.paragraphs("\n\n".join(command.help.split("\n\n")[:2]))
+    writer.examples(command.examples.splitlines()[:_EXAMPLES])
+    writer.heading("Options")
+    writer.definitions(brief)
+    writer.heading("More")
+    topics = " ".join(_topics_of(options))
+    every = sum(not option.hidden for option in options)
+    writer.definitions(
+        [(f"attnscope {name} --help", f"all {every} options"), (f"attnscope help {name} TOPIC", f"TOPIC: {topics}")]
+    )
+    return writer.text()
+
+
+def full_help(name: str) -> str:
+    """Return everything about a command."""
+    options = options_of(name)
+    writer = _Writer()
+    command = load(name)
+    writer.line(_usage(name, options))
+    writer.paragraphs(command.help)
+    for group in dict.fromkeys(option.group for option in options):
+        rows = _rows(name, [option for option in options if option.group == group])
+        if group == "Options":
+            rows += _COMMON
+        writer.heading(group)
+        writer.definitions(rows)
+    if name == "heads":
+        writer.heading("Roles")
+        writer.definitions(_roles())
+    if all(option.group != "Options" for option in options):
+        writer.heading("Options")
+        writer.definitions(_COMMON)
+    writer.examples(command.examples.splitlines())
+    topics = _topics_of(options)
+    if topics:
+        writer.heading("Topics")
+        writer.definitions([(f"attnscope help {name} {topic}", TOPICS[topic].title) for topic in topics])
+    return writer.text()
+
+
+def topic_help(topic_name: str, command: str | None = None) -> str:
+    """Return what there is to know about a topic, with its options.
+
+    Args:
+        topic_name: Name of the topic; another name is refused.
+        command: The command whose options are listed; None for the first that has them.
+    """
+    if topic_name not in TOPICS:
+        known = list(TOPICS) if command is None else _topics_of(options_of(command))
+        raise UsageError(f"no such topic '{topic_name}'", hint=did_you_mean(topic_name, known))
+    topic = TOPICS[topic_name]
+    commands = [name for name in COMMANDS if topic.options_among(options_of(name))]
+    if command is not None and command not in commands:
+        raise UsageError(
+            f"{command} has no options of the topic '{topic_name}'", hint=f"{', '.join(commands)} have some"
+        )
+    of_command = command or max(commands, key=lambda name: len(topic.options_among(options_of(name))))
+    options = topic.options_among(options_of(of_command))
+    writer = _Writer()
+    writer.line(f"{topic.title} (attnscope help {topic_name})")
+    writer.paragraphs(described(of_command, topic.text))
+    if topic.forms:
+        writer.heading("What to type")
+        writer.definitions(topic.forms)
+    writer.heading(f"Options of attnscope {of_command}")
+    writer.definitions(_rows(of_command, options))
+    writer.heading("Commands")
+    writer.line(f"  {', '.join(commands)}")
+    if topic.page:
+        writer.line()
+        writer.line(f"See also docs/{topic.page}.md")
+    return writer.text()
+
+
+def _rows(command: str, options: Sequence[Option]) -> list[tuple[str, str]]:
+    visible = [names_and_text(command, option) for option in options if not option.hidden]
+    return [(names, with_statistics(text)) for names, text in visible]
+
+
+def _topics_of(options: Sequence[Option]) -> list[str]:
+    return [name for name, topic in TOPICS.items() if len(topic.options_among(options)) > 1]
+
+
+def _usage(name: str, options: Sequence[Option]) -> str:
+    words = ["Usage: attnscope", name, "[OPTIONS]"]
+    for option in options:
+        if option.argument:
+            word = option.metavar if option.required else f"[{option.metavar}]"
+            words.append(f"{word}..." if option.several != "no" else word)
+    return " ".join(words)
+
+
+def _roles() -> list[tuple[str, str]]:
+    from attnscope.findings.head_roles import HEAD_ROLES
+
+    return [(f"{role.letter} {role.name}", f"{role.meaning} ({role.source})") for role in HEAD_ROLES]

@@ -1,0 +1,68 @@
+"""What help says of an option: its names, and its text with other options and formats named."""
+
+import string
+
+from attnscope.request.options import COMMANDS, Option
+from attnscope.studies.registry import kinds, options_of
+
+
+def names_and_text(command: str, option: Option) -> tuple[str, str]:
+    """Return the two columns of an option in the full help."""
+    remarks = []
+    if option.variable is not None:
+        remarks.append(f"env var: {option.variable}")
+    if option.default is not None:
+        remarks.append(f"default: {option.default}")
+    if option.required and not option.argument:
+        remarks.append("required")
+    remark = f"  [{'; '.join(remarks)}]" if remarks else ""
+    return names_of(option), described(command, option.help) + remark
+
+
+def names_of(option: Option) -> str:
+    """Return the names of an option with the placeholder of its value."""
+    if option.argument:
+        return option.metavar
+    name = option.off or option.spelled
+    short = f"{option.short}, " if option.short else ""
+    return f"{short}{name} {option.metavar}".rstrip()
+
+
+def described(command: str, text: str) -> str:
+    """Return a text of help in which `{query}` names an option, and `{endings}` what only the command line knows."""
+    names = {name for _, name, _, _ in string.Formatter().parse(text) if name}
+    return text.format(**{name: _spelled(command, name) for name in names})
+
+
+def _spelled(command: str, name: str) -> str:
+    from attnscope.batch.formats import DUMP_FORMATS, DUMPS, TABLES
+
+    if name == "row_statistics":
+        return "{row_statistics}"  # takes NumPy: `with_statistics` replaces it where it is shown
+    endings = {kind.name: kind.formats for kind in kinds()}
+    formats = {
+        "endings": lambda: " ".join(endings[command]),
+        "table_endings": lambda: " ".join(e for e in endings["effects"] if e not in endings["ablate"]),
+        "dumps": lambda: ", ".join(DUMPS),
+        "tables": lambda: ", ".join(TABLES),
+        "or_tables": lambda: " or ".join(TABLES),
+        "resumed": lambda: ", ".join(
+            dump_format.ending for dump_format in DUMP_FORMATS if dump_format.ending and dump_format.resumes
+        ),
+        "whole": lambda: ", ".join(
+            dump_format.ending for dump_format in DUMP_FORMATS if not dump_format.resumes and not dump_format.table
+        ),
+    }
+    if name in formats:
+        return formats[name]()
+    every = (option for options in (options_of(command), *COMMANDS.values()) for option in options)
+    return next(option.spelled for option in every if option.name == name)
+
+
+def with_statistics(text: str) -> str:
+    """Name the row statistics in a text of help."""
+    if "{row_statistics}" not in text:
+        return text
+    from attnscope.findings.row_statistics import STATISTICS  # takes NumPy, which other help does without
+
+    return text.replace("{row_statistics}", ", ".join(STATISTICS))
