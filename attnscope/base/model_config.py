@@ -41,6 +41,15 @@ class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
+
+
+class RelativeBias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A learned number for each head and bucket of distances, added to the scaled scores (T5: Raffel et al., 2020)."""
+
+    buckets: Annotated[int, msgspec.Meta(ge=4, le=1 << 20)] = 32  # half of them for keys after the query
+    max_distance: Annotated[int, msgspec.Meta(ge=4, le=1 << 40)] = 128  # distance from which on all share a bucket
+
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _NAMED = 8  # number of different windows up to which all are listed; otherwise only the smallest and largest are
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
@@ -90,11 +99,13 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rope: Rope = Rope()  # rotary parameters, if positions is `rope`
     rope_local: Rope | None = None  # rotary parameters of the layers with a window, if they differ; otherwise None
     rope_layers: tuple[bool, ...] = ()  # whether each layer uses positions, if positions is `rope`; empty if all do
+    relative_bias: RelativeBias | None = None  # a learned bias by distance, shared by all layers; None for none
     n_segments: Count = 0  # rows of the segment embedding; 0 where there is none
     embedding_norm: bool = False
     embedding_scale: float | None = None  # factor on the token embedding; None for 1
     norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"  # kind of norm; `none` leaves it out everywhere
     norm_eps: Annotated[float, msgspec.Meta(ge=0)] = 1e-5
+    norm_bias: bool = True  # a LayerNorm has a bias
     norm_plus_one: bool = False  # RMSNorm multiplies by 1 + weight (Gemma)
     norm_wide: bool = False  # RMSNorm multiplies by its weight before it rounds to the model's type (OLMo 2, gpt-oss)
     # `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what comes out before
@@ -102,6 +113,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
     residual: bool = True
     parallel: bool = False  # attention and MLP read the same input (GPT-NeoX)
+    shared_norm: bool = False  # attention and MLP read it after one norm, not after a norm each (Falcon)
     activation: Activation = "gelu"
     gated: bool = False  # the MLP multiplies two branches (GLU)
     # bound of those branches: of the activated one from above, of the other on both sides; None for no bound
@@ -117,6 +129,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def attention_scale(self) -> float:
         """Factor from scores to scaled."""
         return self.d_head**-0.5 if self.scale is None else self.scale
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether something is added to the scaled scores."""
+        return self.positions == "alibi" or self.relative_bias is not None
 
     @property
     def rotary_width(self) -> int:
@@ -164,6 +181,12 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     if config.n_heads % config.n_kv_heads:
         message = f"n_heads is {config.n_heads}, but n_kv_heads is {config.n_kv_heads}"
         raise AttnscopeError(message, where=where, hint="n_heads must be a multiple of n_kv_heads")
+    if config.shared_norm and not (config.parallel and config.norm_order == "pre"):
+        message = "shared_norm is true, but attention and MLP do not read the same input"
+        raise AttnscopeError(message, where=where, hint='set parallel = true and norm_order = "pre"')
+    if config.relative_bias is not None and config.positions == "alibi":
+        message = "relative_bias is set, but positions is alibi"
+        raise AttnscopeError(message, where=where, hint="choose one of the two biases")
     if config.positions == "rope" and config.rotary_width % 2:
         message = f"rotary width {config.rotary_width} is odd"
         raise AttnscopeError(message, where=where, hint="d_head × rope.fraction must be even")

@@ -37,7 +37,7 @@ class ParameterSlice:
     # rows (start, stop, all) within the tensor once it is laid (out, in); None for the whole
     rows: tuple[int, int, int] | None = None
     step: int = 1
-    per_head: int = 0  # heads among whose rows the parts are interleaved; 0 where they are not
+    groups: int = 0  # key/value heads among whose rows the parts are interleaved; 0 where they are not
     expert: tuple[int, int] | None = None  # number of the expert and of all, in a tensor that holds all; None otherwise
 
     @property
@@ -65,10 +65,10 @@ class ParameterSlice:
         if self.rows is None:
             return tensor
         start, stop, _ = self.rows
-        if not self.per_head:
+        if not self.groups:
             return tensor[start : stop : self.step]
-        by_head = tensor.reshape(self.per_head, -1, *tensor.shape[1:])  # (H, rows of a head, …)
-        return by_head[:, start // self.per_head : stop // self.per_head].flatten(0, 1)
+        by_group = tensor.reshape(self.groups, -1, *tensor.shape[1:])  # (G, rows of a group, …)
+        return by_group[:, start // self.groups : stop // self.groups].flatten(0, 1)
 
 
 def load_stack(
@@ -127,11 +127,11 @@ def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[ParameterSl
         layers = range(config.n_layers) if first.startswith("blocks.0.") else range(1)
         for layer in layers:
             parameter = first.replace("blocks.0.", f"blocks.{layer}.", 1)
-            yield parameter_slice(names, parameter, shapes, config.n_heads, config.n_experts)
+            yield parameter_slice(names, parameter, shapes, config.n_kv_heads, config.n_experts)
 
 
 def parameter_slice(
-    names: Names, parameter: str, shapes: Mapping[str, tuple[int, ...]], n_heads: int, n_experts: int = 0
+    names: Names, parameter: str, shapes: Mapping[str, tuple[int, ...]], n_groups: int, n_experts: int = 0
 ) -> ParameterSlice:
     """Locate a parameter in a checkpoint; `shapes` are those of block 0, as every block has them, and outside."""
     place, first = names.find(parameter), re.sub(r"^blocks\.\d+\.", "blocks.0.", parameter)
@@ -147,4 +147,4 @@ def parameter_slice(
     if isinstance(entry, Stacked) and entry.alternating:
         return replace(located, rows=(at, sum(sizes), sum(sizes)), step=len(sizes))
     rows = sum(sizes[:at]), sum(sizes[: at + 1]), sum(sizes)
-    return replace(located, rows=rows, per_head=n_heads if isinstance(entry, Chunk) and entry.per_head else 0)
+    return replace(located, rows=rows, groups=n_groups if isinstance(entry, Chunk) and entry.per_group else 0)

@@ -141,7 +141,7 @@ def make_norm(config: ModelConfig, width: int | None = None) -> nn.Module:
     """Return a norm of the configured kind, over the model's width by default."""
     width = width or config.d_model
     if config.norm == "layernorm":
-        return LayerNorm(width, config.norm_eps)
+        return LayerNorm(width, config.norm_eps, bias=config.norm_bias)
     if config.norm == "none":
         return nn.Identity()
     return RMSNorm(width, config.norm_eps, plus_one=config.norm_plus_one, wide=config.norm_wide)
@@ -223,7 +223,8 @@ class TransformerBlock(nn.Module):
         before, after = config.norm_order != "output", config.norm_order in ("output", "sandwich")
         self.norm_attention = make_norm(config) if before else nn.Identity()
         self.norm_attention_out = make_norm(config) if after else nn.Identity()
-        self.norm_mlp = (make_norm(config) if before else nn.Identity()) if self.mlp is not None else None
+        own_norm = before and not config.shared_norm
+        self.norm_mlp = (make_norm(config) if own_norm else nn.Identity()) if self.mlp is not None else None
         self.norm_mlp_out = make_norm(config) if after and self.mlp is not None else nn.Identity()
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
@@ -239,7 +240,9 @@ class TransformerBlock(nn.Module):
             middle = self.norm_attention(middle)
         if self.mlp is None or self.norm_mlp is None:
             return middle  # type: ignore[no-any-return]
-        mlp, norm, source = self.mlp, self.norm_mlp, x if self.config.parallel else middle
+        mlp = self.mlp
+        norm = self.norm_attention if self.config.shared_norm else self.norm_mlp
+        source = x if self.config.parallel else middle
 
         def change(rows: slice) -> Tensor:
             changed = self.norm_mlp_out(mlp(source[:, rows] if post else norm(source[:, rows])))

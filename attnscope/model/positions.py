@@ -1,12 +1,16 @@
 """Position encodings: sinusoidal, learned, ALiBi, rotary."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
+
+# function of query positions (Q, 1), key positions (1, K) and heads (H,) to (H, Q, K) or (H, 1, K)
+PositionBias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def sinusoidal(n: int, width: int, device: torch.device) -> Tensor:
@@ -37,6 +41,36 @@ def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
     """Return −slope · |query − key|, (H, Q, K), for q (Q, 1), k (1, K) and heads (H,) (Press et al., 2022)."""
     slopes = torch.tensor(alibi_slopes(n_heads), device=q.device)[heads]
     return -slopes[:, None, None] * (q - k).abs()
+
+
+def position_bias(config: ModelConfig, table: Tensor | None) -> tuple[PositionBias | None, str | None]:
+    """Return what every layer adds to the scaled scores, and its name; `table` are the rows of a RelativeBias."""
+    if config.relative_bias is not None:
+        assert table is not None
+        return partial(relative, table=table, max_distance=config.relative_bias.max_distance), "relative"
+    if config.positions != "alibi":
+        return None, None
+    return partial(alibi, n_heads=config.n_heads), "alibi"
+
+
+def relative(q: Tensor, k: Tensor, heads: Tensor, table: Tensor, max_distance: int) -> Tensor:
+    """Return the rows of `table`, (buckets, H), of each distance, (H, Q, K), float32."""
+    buckets = relative_buckets(k - q, len(table), max_distance)  # (Q, K)
+    return table[buckets][..., heads].permute(2, 0, 1).float()
+
+
+def relative_buckets(distances: Tensor, n_buckets: int, max_distance: int) -> Tensor:
+    """Return the bucket of each distance from the query to the key (T5: Raffel et al., 2020, section 2.1).
+
+    Half of the buckets are for keys after the query. In each half, the first buckets have one distance each, and the
+    others cover logarithmically growing ranges up to `max_distance`.
+    """
+    half = n_buckets // 2
+    exact = half // 2
+    far = distances.abs()
+    growth = torch.log(far.float().clamp_min(1) / exact) / math.log(max_distance / exact)
+    logarithmic = (exact + (growth * (half - exact)).long()).clamp_max(half - 1)
+    return (distances > 0) * half + torch.where(far < exact, far, logarithmic)
 
 
 def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> tuple[Tensor, float]:

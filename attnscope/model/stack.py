@@ -14,7 +14,7 @@ from attnscope.model.inputs import AttentionSpec
 from attnscope.model.layers import Embedding, KeyValueCache, LayerContext, Linear, TransformerBlock, make_norm
 from attnscope.model.masks import PaddingMask, ShiftedMask, intersect
 from attnscope.model.matmul import linear
-from attnscope.model.positions import alibi, at_positions, learned_rows, rotary_tables, sinusoidal
+from attnscope.model.positions import at_positions, learned_rows, position_bias, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
 from attnscope.request.masks.terms import Bidirectional, Mask
 
@@ -50,7 +50,7 @@ BlockObserver = Callable[[int, RunBlock, Tensor, Tensor, Mask], None]  # layer, 
 
 
 class Embed(nn.Module):
-    """Token, position and segment vectors, summed, scaled and normed as configured."""
+    """Token, position and segment vectors, summed, scaled and normed as configured; and what all layers share."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -60,6 +60,8 @@ class Embed(nn.Module):
         self.positions = Embedding(rows, config.d_model) if config.positions == "learned" else None
         self.segments = Embedding(config.n_segments, config.d_model) if config.n_segments else None
         self.norm = make_norm(config) if config.embedding_norm else nn.Identity()
+        relative = config.relative_bias
+        self.relative_bias = None if relative is None else Embedding(relative.buckets, config.n_heads)
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor | None = None) -> Tensor:
         """Map (B, T) ids, segments and positions to (B, T, D); None for positions that follow from the ids."""
@@ -214,10 +216,11 @@ class Stack(nn.Module):
         """Yield the settings of each block; rotary tables are made once for all blocks that share them."""
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
+        relative = self.embed.relative_bias
+        bias, bias_name = position_bias(c, None if relative is None else relative.weight)
         for layer in range(len(self.blocks)):
             mask = intersect((masks[layer], padding))
-            bias = partial(alibi, n_heads=c.n_heads) if c.positions == "alibi" else None
-            spec = AttentionSpec(c.attention_scale, mask, c.softcap, bias, "alibi" if bias else None)
+            spec = AttentionSpec(c.attention_scale, mask, c.softcap, bias, bias_name)
             rotated = c.rope_of(layer)
             if rotated is not None and rotated not in tables:
                 like, lengths = self.embed.tokens.weight, [longest]

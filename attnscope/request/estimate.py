@@ -172,7 +172,7 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
     """
     a_row = d.batch * d.tokens
     scores, count = _tile_scores(d, d.tiled_queries, d.heads)
-    unrecorded = STAGES + SINK * c.sinks + BIAS * (c.positions == "alibi") + FUNCTION * d.calls_functions
+    unrecorded = STAGES + SINK * c.sinks + BIAS * c.has_bias + FUNCTION * d.calls_functions
     rows = min(d.tiled_queries, max(TILE_ROWS, scores // a_row))
     near = max((within for within in WITHIN if within < d.tokens), default=0)
     at_once = max(1, min(d.heads, scores // (a_row * rows)))
@@ -208,6 +208,6 @@ def _kernel(c: ModelConfig, d: MemoryDemand) -> int:
     if d.layers == 1 or not _has_kernel(c):
         # The last layer's output is not needed; what no kernel knows goes through tiles.
         return 0
-    if c.positions == "alibi" or d.calls_functions:
+    if c.has_bias or d.calls_functions:
         return KERNEL_BIAS * min(max(KERNEL, d.batch * c.n_heads * d.tokens), d.batch * c.n_heads * d.tokens**2)
     return KERNEL_CELL * d.batch * min(max(KERNEL, d.tokens), d.tokens**2)

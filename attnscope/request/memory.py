@@ -31,7 +31,8 @@ def layer_parameters(c: ModelConfig) -> int:
         mlp = (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
         count += c.n_experts * (mlp + c.d_model + c.router_bias) if c.n_experts else mlp
     count += c.n_heads * c.sinks
-    norms = (2 if c.norm_order == "sandwich" else 1) * (1 + bool(c.d_mlp)) * norm_parameters(c, c.d_model)
+    of_mlp = bool(c.d_mlp) and not c.shared_norm
+    norms = (2 if c.norm_order == "sandwich" else 1) * (1 + of_mlp) * norm_parameters(c, c.d_model)
     if c.qk_norm:
         per_layer = c.qk_norm == "whole"
         norms += sum(norm_parameters(c, c.d_head * (n if per_layer else 1)) for n in (c.n_heads, c.n_kv_heads))
@@ -40,14 +41,15 @@ def layer_parameters(c: ModelConfig) -> int:
 
 def norm_parameters(c: ModelConfig, width: int) -> int:
     """Return the number of parameters of one norm of this width."""
-    return {"layernorm": 2, "rmsnorm": 1, "none": 0}[c.norm] * width
+    return {"layernorm": 1 + c.norm_bias, "rmsnorm": 1, "none": 0}[c.norm] * width
 
 
 def embedding_parameters(c: ModelConfig) -> int:
     """Return the number of parameters before the first block."""
     rows = c.vocab_size + c.n_segments
     rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
-    return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model)
+    shared = 0 if c.relative_bias is None else c.relative_bias.buckets * c.n_heads
+    return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model) + shared
 
 
 def head_parameters(c: ModelConfig) -> int:

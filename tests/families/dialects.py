@@ -392,6 +392,95 @@ def _gpt_oss(d: _Drawing) -> dict[str, Any]:
     }
 
 
+def _mpnet(d: _Drawing) -> dict[str, Any]:
+    bert = _bert(d)
+    unread = ("type_vocab_size", "position_embedding_type", "is_decoder", "directionality")
+    return {
+        **{name: value for name, value in bert.items() if name not in unread},
+        "relative_attention_num_buckets": d.of(ABSENT, 32, odd=(16, None)),
+    }
+
+
+def _bloom(d: _Drawing) -> dict[str, Any]:
+    return {
+        **d.common(),
+        "vocab_size": VOCAB,
+        d.of("hidden_size", "n_embed"): d.width,
+        d.of("n_layer", "num_hidden_layers"): d.n_layers,
+        d.of("n_head", "num_attention_heads"): d.n_heads,
+        "layer_norm_epsilon": d.of(1e-5, 1e-3, ABSENT),
+        "apply_residual_connection_post_layernorm": d.of(ABSENT, False, odd=(True, None)),
+        "slow_but_exact": d.of(ABSENT, False, odd=(True,)),
+        "pretraining_tp": d.of(ABSENT, 1, 2),
+        "attention_softmax_in_fp32": d.of(ABSENT, True),
+    }
+
+
+def _mpt(d: _Drawing) -> dict[str, Any]:
+    attention = {
+        "alibi": d.of(ABSENT, True, odd=(False,)),
+        "alibi_bias_max": d.of(ABSENT, 8, odd=(None, 4, 0)),
+        "clip_qkv": d.of(ABSENT, None, odd=(0.5, 6.0, 0)),
+        "softmax_scale": d.of(ABSENT, None, 0.3),
+        "qk_ln": d.of(ABSENT, False, odd=(True,)),
+        "prefix_lm": d.of(ABSENT, False, odd=(True,)),
+        "attn_type": d.of(ABSENT, "multihead_attention", odd=("multiquery_attention",)),
+        "attn_impl": d.of(ABSENT, "torch", "triton"),
+    }
+    return {
+        **d.common(),
+        "vocab_size": VOCAB,
+        "d_model": d.width,
+        "n_heads": d.n_heads,
+        "n_layers": d.n_layers,
+        "max_seq_len": POSITIONS,
+        "attn_config": d.of({name: value for name, value in attention.items() if value is not ABSENT}, odd=(ABSENT,)),
+        "layer_norm_epsilon": d.of(1e-5, 1e-3, ABSENT),
+        "expansion_ratio": d.of(ABSENT, 4, odd=(2,)),
+        "no_bias": d.of(ABSENT, True, odd=(False,)),
+    }
+
+
+def _falcon(d: _Drawing) -> dict[str, Any]:
+    return {
+        **d.common(),
+        **d.rotary(),
+        "vocab_size": VOCAB,
+        "hidden_size": d.width,
+        "num_hidden_layers": d.n_layers,
+        "num_attention_heads": d.n_heads,
+        "num_kv_heads": d.of(ABSENT, 1, 2, d.n_heads, odd=(None,)),
+        "ffn_hidden_size": d.of(ABSENT, 20, odd=(None,)),
+        "max_position_embeddings": d.of(ABSENT, POSITIONS),
+        "new_decoder_architecture": d.of(ABSENT, True, False, odd=(None,)),
+        "multi_query": d.of(ABSENT, True, False),
+        "parallel_attn": d.of(ABSENT, True, True, False),
+        "num_ln_in_parallel_attn": d.of(ABSENT, ABSENT, 1, 2, odd=(None, 3)),
+        "bias": d.of(ABSENT, True, False),
+        "alibi": d.of(ABSENT, False, odd=(True,)),
+        "activation": d.of(ABSENT, *ACTIVATIONS, odd=(*ACTS, None)),
+        "layer_norm_epsilon": d.of(1e-5, 1e-3, ABSENT),
+    }
+
+
+def _gpt_neo(d: _Drawing) -> dict[str, Any]:
+    kinds = [d.of("global", "local") for _ in range(d.n_layers)]
+    return {
+        **d.common(),
+        "vocab_size": VOCAB,
+        "hidden_size": d.width,
+        "num_layers": d.n_layers,
+        "num_heads": d.n_heads,
+        "intermediate_size": d.of(ABSENT, None, 20),
+        "max_position_embeddings": POSITIONS,
+        "attention_types": d.of([[kinds, 1]], [[[kind], 1] for kind in kinds], odd=(ABSENT, [[kinds, 2]], [["x"], 1])),
+        "attention_layers": d.of(ABSENT, kinds, odd=(["global"] * d.n_layers,)),
+        "window_size": d.of(ABSENT, 2, 5, odd=(None,)),
+        "activation_function": d.of("gelu_new", *ACTIVATIONS, ABSENT, odd=(*ACTS, None)),
+        "layer_norm_epsilon": d.of(1e-5, 1e-3, ABSENT),
+    }
+
+
 _DRAWN = {
     "bert": _bert,
     "roberta": _bert,
@@ -409,4 +498,9 @@ _DRAWN = {
     "olmo2": _olmo2,
     "smollm3": _smollm3,
     "gpt_oss": _gpt_oss,
+    "mpnet": _mpnet,
+    "bloom": _bloom,
+    "mpt": _mpt,
+    "falcon": _falcon,
+    "gpt_neo": _gpt_neo,
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
+from attnscope.base.model_config import ModelConfig, RelativeBias, Rope, RopeScaling
 from attnscope.checkpoints.families import FAMILIES, family_for, read_config
 from attnscope.request.memory import embedding_parameters, layer_parameters
 from tests.helpers.published_configs import PUBLISHED
@@ -45,6 +45,11 @@ EXPECTED = {
         "glu_limit": 7.0, "glu_plus_one": True, "router_bias": True, "d_head": 64, "scale": None,
         "rope": Rope(150000.0, 1.0, RopeScaling("yarn", 32.0, 4096, truncate=False)),
     },
+    "all-mpnet-base-v2": {"max_positions": 512, "position_offset": 2, "relative_bias": RelativeBias(32, 128)},
+    "bloom-560m": {"d_model": 1024, "n_heads": 16, "d_mlp": 4096, "positions": "alibi", "embedding_norm": True},
+    "mpt-7b": {"d_mlp": 16384, "positions": "alibi", "norm_bias": False, "max_positions": 2048},
+    "falcon-7b": {"n_kv_heads": 1, "d_head": 64, "parallel": True, "shared_norm": True, "d_mlp": 4 * 4544},
+    "gpt-neo-125m": {"windows": (None, 256) * 6, "scale": 1.0, "qkv_bias": False, "out_bias": True},
     "SmolLM3-3B": {"rope_layers": (True, True, True, False) * 9, "windows": (), "rope": Rope(5000000.0)},
 }  # fmt: skip
 

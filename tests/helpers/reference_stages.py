@@ -1,9 +1,11 @@
 """What eager transformers computes, stage by stage: the reference for our own stack."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
@@ -18,6 +20,8 @@ class Stages:
     masked: Tensor  # −inf where not allowed
     weights: Tensor  # softmax
     output: Tensor  # weights · v, (B, H, Q, Ev)
+    # scores of a row are known up to a constant, as where ALiBi is written as slope · key instead of −slope · distance
+    shifted: bool = False
 
 
 _seen: list[Stages] = []
@@ -57,12 +61,52 @@ AttentionInterface.register("recorded", _recorded)
 AttentionMaskInterface.register("recorded", eager_mask)
 
 
+class SoftmaxStages(TorchFunctionMode):
+    """The stages of a model that computes attention by operators of its own: each softmax over keys is a layer.
+
+    What was added to scores that are not allowed hides them: they are NaN in `scaled`.
+    """
+
+    _SOFTMAX = (torch.softmax, torch.nn.functional.softmax, Tensor.softmax)
+    _PRODUCT = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.bmm, Tensor.__matmul__)
+
+    def __init__(self, *, shifted: bool) -> None:
+        super().__init__()
+        self.layers: list[Stages] = []
+        self._shifted = shifted
+        self._waits = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in self._SOFTMAX and result.ndim == 4:
+            barred = args[0] < -1e30
+            masked = args[0].float().masked_fill(barred, -torch.inf)
+            scaled = args[0].float().masked_fill(barred, torch.nan)
+            self.layers.append(Stages(scaled, masked, result, result, self._shifted))
+            self._waits = True
+        elif self._waits and func in self._PRODUCT:
+            last = self.layers[-1]
+            assert args[0].numel() == last.weights.numel()
+            last.output = result.reshape(*last.weights.shape[:3], -1)
+            self._waits = False
+        return result
+
+
 @torch.no_grad()
 def run(model: PreTrainedModel, ids: Tensor, lengths: list[int], segments: Tensor | None = None) -> list[Stages]:
     """Every layer's stages over a batch padded on the right."""
-    model.set_attn_implementation("recorded")
-    _seen.clear()
     real = torch.arange(ids.shape[1])[None] < torch.tensor(lengths)[:, None]
     extra = {} if segments is None else {"token_type_ids": segments}
+    if not uses_interface(model):
+        with SoftmaxStages(shifted=model.config.model_type in ("bloom", "mpt")) as mode:
+            model.base_model(input_ids=ids, attention_mask=real.long(), **extra)
+        return mode.layers
+    model.set_attn_implementation("recorded")
+    _seen.clear()
     model.base_model(input_ids=ids, attention_mask=real.long(), **extra)
     return list(_seen)
+
+
+def uses_interface(model: type[PreTrainedModel] | PreTrainedModel) -> bool:
+    """Whether transformers lets another function compute the model's attention."""
+    return bool(model._supports_attention_backend)

@@ -81,6 +81,14 @@ _SLIDING = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers"
 _OSS = {"head_dim": 12, "sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
         **_rope("yarn", factor=4.0, original_max_position_embeddings=12, truncate=False)}  # fmt: skip
 
+_MPT = {"vocab_size": VOCAB, "d_model": 24, "n_layers": 3, "n_heads": 4, "max_seq_len": POSITIONS}
+_FALCON = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
+           "max_position_embeddings": POSITIONS, "ffn_hidden_size": 40, "bos_token_id": 1,
+           "eos_token_id": 2}  # fmt: skip
+_NEO = {"vocab_size": VOCAB, "hidden_size": 24, "num_layers": 3, "num_heads": 4, "intermediate_size": 40,
+        "max_position_embeddings": POSITIONS, "attention_types": [[["global", "local"], 1], [["local"], 1]],
+        "window_size": 4, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+
 TABLE = (
     _bert("bert", hf.BertModel),
     _bert("bert with heads", hf.BertForPreTraining),
@@ -141,4 +149,19 @@ TABLE = (
          "num_experts_per_tok": 1, "attention_bias": False, "swiglu_limit": 0.4, "intermediate_size": 32,
          "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
          **_rope("linear", factor=2.0)}),
+    _bert("mpnet", hf.MPNetForMaskedLM, pad_token_id=1),
+    _bert("mpnet other padding", hf.MPNetModel, pad_token_id=4, layer_norm_eps=1e-3, hidden_act="relu"),
+    Row("bloom", hf.BloomForCausalLM, {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 3, "n_head": 4}),
+    Row("bloom six heads", hf.BloomModel, {"vocab_size": VOCAB, "hidden_size": 24, "n_layer": 3, "n_head": 6}),
+    Row("mpt", hf.MptForCausalLM, _MPT),
+    Row("mpt six heads", hf.MptModel, {**_MPT, "n_heads": 6, "attn_config": {
+        "softmax_scale": 0.7}}),
+    Row("falcon", hf.FalconForCausalLM, _FALCON),
+    Row("falcon new decoder", hf.FalconModel, {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2,
+        "bias": True, "rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}}),
+    Row("falcon new decoder, one norm", hf.FalconModel, {**_FALCON, "new_decoder_architecture": True,
+        "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
+    Row("falcon sequential, ungrouped", hf.FalconModel, {**_FALCON, "multi_query": False,
+        "parallel_attn": False, "bias": True, "activation": "relu"}),
+    Row("gpt_neo", hf.GPTNeoForCausalLM, _NEO),
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """Every family and variant gives on CUDA what it gives on the CPU, stage by stage, on every layer and head."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 
 from attnscope.base.model_config import ModelConfig
 from tests.helpers import native_stages
-from tests.helpers.reference_stages import Stages
+from tests.helpers.reference_stages import STAGES, Stages
 from tests.helpers.stage_differences import differences
 from tests.helpers.tiny_models import LONGROPE, TABLE, VOCAB, Row
 from tests.helpers.token_batches import batch
@@ -46,5 +45,5 @@ def _difference(
     b = batch([6, 11, 3], vocabulary=VOCAB, padding=padding, segments=cpu.config.n_segments)
     segments = None if b.segments is None else b.segments.to(device)
     found = native_stages.run(other, b.ids.to(device), b.lengths, segments)
-    found = [Stages(*(getattr(one, field.name).cpu() for field in fields(Stages))) for one in found]
+    found = [Stages(*(getattr(one, stage).cpu() for stage in STAGES)) for one in found]
     return max(differences(found, native_stages.run(cpu, b.ids, b.lengths, b.segments), b.lengths).values())

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from torch import Tensor, nn
 
-from attnscope.base.model_config import ModelConfig, Rope
+from attnscope.base.model_config import ModelConfig, RelativeBias, Rope
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.families.spec import Chunk, Stacked
 from attnscope.model.inputs import AttentionInputs
@@ -60,6 +60,10 @@ def _zero(*names: str) -> Callable[[Stack], None]:
 def _forget_qk_norm(stack: Stack) -> None:
     for block in stack.blocks:
         block.attention.q_norm = block.attention.k_norm = None
+
+
+def _forget_embedding_norm(stack: Stack) -> None:
+    stack.embed.norm = nn.Identity()
 
 
 def _forget_sinks(stack: Stack) -> None:
@@ -124,6 +128,16 @@ BUGS = {
     "an expert too many": Bug("mixtral", _set(experts_per_token=3)),
     "gate and up swapped": Bug("mixtral", stack=_in_experts(lambda e: (e.up, e.gate, e.down))),
     "experts in another order": Bug("gpt_oss", stack=_reverse_experts),
+    "bias by distance forgotten": Bug("mpnet", stack=_zero("relative_bias.weight")),
+    "buckets of other distances": Bug("mpnet", _set(relative_bias=RelativeBias(max_distance=20))),
+    "position table shifted": Bug("mpnet", _set(padding_id=None, position_offset=0, max_positions=48)),
+    "linear bias forgotten": Bug("bloom", _set(positions="none")),
+    "embedding not normed": Bug("bloom", stack=_forget_embedding_norm),
+    "given scale not read": Bug("mpt six heads", _set(scale=None)),
+    "norm of the MLP forgotten": Bug("falcon new decoder", stack=_zero("norm_mlp.weight")),
+    "in sequence": Bug("falcon new decoder", _set(parallel=False)),
+    "scaled": Bug("gpt_neo", _set(scale=None)),
+    "local layers global": Bug("gpt_neo", _set(windows=())),
     "down not transposed": Bug(_BOUNDED, stack=_transpose_down),
 }
 

@@ -10,10 +10,13 @@ from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families import config_reader
 from attnscope.checkpoints.families.bert import BERT
+from attnscope.checkpoints.families.bloom import BLOOM
 from attnscope.checkpoints.families.distilbert import DISTILBERT
+from attnscope.checkpoints.families.falcon import FALCON
 from attnscope.checkpoints.families.gemma2 import GEMMA2
 from attnscope.checkpoints.families.gemma3 import GEMMA3
 from attnscope.checkpoints.families.gpt2 import GPT2
+from attnscope.checkpoints.families.gpt_neo import GPT_NEO
 from attnscope.checkpoints.families.gpt_neox import GPT_NEOX
 from attnscope.checkpoints.families.gpt_oss import GPT_OSS
 from attnscope.checkpoints.families.inference import fitting_families
@@ -21,6 +24,8 @@ from attnscope.checkpoints.families.llama import LLAMA
 from attnscope.checkpoints.families.lm_head import find_head
 from attnscope.checkpoints.families.mistral import MISTRAL
 from attnscope.checkpoints.families.mixtral import MIXTRAL
+from attnscope.checkpoints.families.mpnet import MPNET
+from attnscope.checkpoints.families.mpt import MPT
 from attnscope.checkpoints.families.names import NATIVE_LAYOUT, check_counts
 from attnscope.checkpoints.families.olmo2 import OLMO2
 from attnscope.checkpoints.families.phi3 import PHI3
@@ -37,7 +42,7 @@ __all__ = ["ALL", "FAMILIES", "NATIVE_LAYOUT", "check_counts", "family_for", "op
 
 ALL: tuple[Family, ...] = (
     *(BERT, ROBERTA, DISTILBERT, GPT2, GPT_NEOX, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, OLMO2),
-    *(SMOLLM3, GPT_OSS),
+    *(SMOLLM3, GPT_OSS, MPNET, BLOOM, MPT, FALCON, GPT_NEO),
 )
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
 

@@ -26,9 +26,9 @@ GPT_NEOX = Family(
     modules={
         "embed.tokens": "embed_in",
         "blocks.{l}.norm_attention": f"{_LAYER}.input_layernorm",
-        "blocks.{l}.attention.q": Chunk(_QKV, "q", per_head=True),
-        "blocks.{l}.attention.k": Chunk(_QKV, "k", per_head=True),
-        "blocks.{l}.attention.v": Chunk(_QKV, "v", per_head=True),
+        "blocks.{l}.attention.q": Chunk(_QKV, "q", per_group=True),
+        "blocks.{l}.attention.k": Chunk(_QKV, "k", per_group=True),
+        "blocks.{l}.attention.v": Chunk(_QKV, "v", per_group=True),
         "blocks.{l}.attention.out": f"{_LAYER}.attention.dense",
         "blocks.{l}.norm_mlp": f"{_LAYER}.post_attention_layernorm",
         "blocks.{l}.mlp.up": f"{_LAYER}.mlp.dense_h_to_4h",

@@ -151,7 +151,14 @@ _BLOCK = (
     *("norm_attention", "norm_attention_out", "norm_mlp", "norm_mlp_out"),
     *("mlp.router", *(f"mlp.{name}" for name in _MLP), *(f"mlp.experts.{{x}}.{name}" for name in _MLP)),
 )
-_NAMES = ("embed.tokens", "embed.positions", "embed.segments", "embed.norm", *(f"blocks.{{l}}.{n}" for n in _BLOCK))
+_NAMES = (
+    "embed.tokens",
+    "embed.positions",
+    "embed.segments",
+    "embed.norm",
+    "embed.relative_bias",
+    *(f"blocks.{{l}}.{n}" for n in _BLOCK),
+)
 
 _HEAD = ("head", "head.norm", "head.transform", "head.transform_norm", "head.decoder")
 

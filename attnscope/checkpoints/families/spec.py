@@ -90,7 +90,9 @@ class Chunk:
     module: str
     part: str
     parts: tuple[str, ...] = ("q", "k", "v")
-    per_head: bool = False  # stacked within every head (GPT-NeoX: head by head q, k, v), not one whole after the other
+    # stacked within every key/value head (GPT-NeoX: q, k, v of a head, then of the next one), not one whole after the
+    # other
+    per_group: bool = False
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,9 @@ def near_miss(name: str, read: Iterable[str]) -> str | None:
     from difflib import get_close_matches
 
     keys = {_plain(key): key for key in read}
-    near = get_close_matches(_plain(name), keys, n=1, cutoff=0.9 if _TOKEN_ID.fullmatch(name) else 0.8)
+    short = len(_plain(name)) <= 4  # one other letter of `bias` is a quarter of it
+    cutoff = 0.9 if _TOKEN_ID.fullmatch(name) else 0.75 if short else 0.8
+    near = get_close_matches(_plain(name), keys, n=1, cutoff=cutoff)
     return keys[near[0]] if near else None
 
 
