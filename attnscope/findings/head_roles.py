@@ -78,16 +78,16 @@ def _positional(sums: Sums) -> Array:
 
 _OFFSETS = ("offset_sums", "squares", "offset_cells")
 HEAD_ROLES = (
-    _on_text("previous", "P", "#4477aa", "previous token", "the token before it", "Clark et al., 2019"),
-    _on_text("next", "N", "#66ccee", "next token", "the token after it", "Clark et al., 2019"),
-    _on_text("self", "S", "#228833", "its own token", "itself", "Clark et al., 2019"),
+    _on_text("previous", "P", "#519ee3", "previous token", "the token before it", "Clark et al., 2019"),
+    _on_text("next", "N", "#6ccdef", "next token", "the token after it", "Clark et al., 2019"),
+    _on_text("self", "S", "#027e1e", "its own token", "itself", "Clark et al., 2019"),
     _mean(
-        "duplicate", "D", "#ccbb44", "same token earlier",
+        "duplicate", "D", "#7f8912", "same token earlier",
         "Random tokens, repeated once: mean weight of a token in the second copy on the same token in the first.",
         "Wang et al., 2023", "repeated", "copies",
     ),
     _mean(
-        "induction", "I", "#ee3377", "induction",
+        "induction", "I", "#a41967", "induction",
         "Random tokens, repeated once: mean weight of a token in the second copy on the token that followed it in the "
         "first (prefix matching).",
         "Olsson et al., 2022", "repeated", "copies",
@@ -99,38 +99,38 @@ HEAD_ROLES = (
         "docs/heads.md", "tripled", "thirds", rank=None,
     ),
     _mean(
-        "retrieval", "R", "#aa3377", "retrieval",
+        "retrieval", "R", "#d11ba1", "retrieval",
         "A needle of random tokens placed among others and repeated at the end: share of the needle's tokens for which "
         "the largest weight is on the token to be copied next, with teacher forcing.",
         "Wu et al., 2024", "needle", "copied", rank=1,
     ),
     _on_text(
-        "first", "F", "#777777", "first token (sink)", "the first token, or on a sink that the head has learned",
+        "first", "F", "#878b8c", "first token (sink)", "the first token, or on a sink that the head has learned",
         "Xiao et al., 2024", rank=_RESTS,
     ),
     _on_text(
-        "special", "X", "#bb9977", "special tokens", "special tokens other than the first", "Clark et al., 2019",
+        "special", "X", "#f1b467", "special tokens", "special tokens other than the first", "Clark et al., 2019",
         rank=_RESTS,
     ),
     _on_text(
-        "punctuation", "M", "#997700", "punctuation marks", "punctuation marks", "Clark et al., 2019", rank=_RESTS,
+        "punctuation", "M", "#ca970b", "punctuation marks", "punctuation marks", "Clark et al., 2019", rank=_RESTS,
     ),
     _on_text(
-        "local", "L", "#009988", "local window", f"tokens 2 to {NEAR} positions away", "Kovaleva et al., 2019",
+        "local", "L", "#1f6c42", "local window", f"tokens 2 to {NEAR} positions away", "Kovaleva et al., 2019",
         rank=_SHAPES,
     ),
     _mean(
-        "uniform", "U", "#bbbbbb", "uniform",
+        "uniform", "U", "#c8d99b", "uniform",
         "Overlap of a word's weights with uniform attention to the n tokens it sees: Σ min(α, 1/n).",
         "Clark et al., 2019", "texts", "rows", clear=0.6, rank=_SHAPES,
     ),
     HeadRole(
-        "positional", "O", "#7755cc", "positional",
+        "positional", "O", "#6d59d9", "positional",
         "Share of the variance of the weights on words that the offset of the key from the query explains (R²).",
         "Voita et al., 2019", "texts", _OFFSETS, _positional, clear=0.5, rank=_CAUSES,
     ),
     _mean(
-        "content", "C", "#ee7733", "content",
+        "content", "C", "#d97957", "content",
         "Mean weight of a word on other words, beyond the mean of their offset and the mean of all words on them.",
         "docs/heads.md", "texts", "rows", clear=0.25, rank=_CAUSES,
     ),

@@ -1,16 +1,27 @@
 """Places of numbers on a scale of colours, and colours between others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, log
-from typing import ClassVar
+from math import copysign, isfinite, log, log10, sqrt
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
 
 # Ratio of the largest weight to the smallest with a colour of its own on a logarithmic scale.
-_LARGEST_RATIO = 1000.0
+LARGEST_RATIO = 1000.0
+
+Shape = Literal["sqrt", "linear", "log"]
+# From the share of the largest number to a place on a ramp, 0 to 1 each; the first is what views begin with, since
+# most weights are small.
+SHAPES: Mapping[Shape, Callable[[float], float]] = {
+    "sqrt": sqrt,
+    "linear": lambda share: share,
+    "log": lambda share: max(0.0, 1 + log10(share) / log10(LARGEST_RATIO)) if share > 0 else 0.0,
+}
+# Weights that legends name.
+TICKS = (0.0, 0.01, 0.1, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -20,6 +31,7 @@ class Scale:
     low: float
     high: float
     signed: bool  # centred at 0
+    shape: Shape = "linear"
 
     def place(self, value: float) -> float | None:
         """Return the place of a value on the scale, from 0 to 1; None if it has none.
@@ -30,7 +42,10 @@ class Scale:
             return None
         if self.high <= self.low:
             return 0.5 if self.signed else 0.0
-        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+        if self.signed:
+            size = SHAPES[self.shape](min(1.0, abs(value) / self.high))
+            return (1 + copysign(size, value)) / 2
+        return SHAPES[self.shape](min(1.0, max(0.0, (value - self.low) / (self.high - self.low))))
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class LogScale:
         """Return the scale of the weights that are known and above zero."""
         known = weights[np.isfinite(weights) & (weights > 0)]
         high = float(known.max()) if known.size else 1.0
-        return cls(max(high / _LARGEST_RATIO, float(known.min())) if known.size else 1.0, high)
+        return cls(max(high / LARGEST_RATIO, float(known.min())) if known.size else 1.0, high)
 
     def ends(self, weights: Matrix) -> tuple[str, str]:
         """Write the numbers at its ends; smaller weights have the colour of the lower end, with `<` before it."""
@@ -112,7 +127,12 @@ def faded(colour: str, towards: Sequence[int], share: float) -> list[int]:
     return [round(other + (own - other) * share) for own, other in zip(bytes.fromhex(colour[1:]), towards, strict=True)]
 
 
-def needs_black(rgb: Sequence[int]) -> bool:
-    """Tell whether black is easier to read on a colour than white (WCAG 2.1, relative luminance)."""
+def luminance(rgb: Sequence[int]) -> float:
+    """Return the relative luminance of red, green and blue (WCAG 2.1), from 0 to 1."""
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in rgb)]
-    return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True)) > 0.179
+    return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def needs_black(rgb: Sequence[int]) -> bool:
+    """Tell whether black is easier to read on a colour than white."""
+    return luminance(rgb) > 0.179

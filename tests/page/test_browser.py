@@ -20,6 +20,8 @@ from attnscope.cli import main
 from attnscope.findings.run import HeadRef
 from attnscope.studies.explore.saved import report_source
 from attnscope.studies.formats import export
+from attnscope.views.palette import DARK, LIGHT
+from attnscope.views.scales import SHAPES, Scale
 from attnscope.views.spelling import spell_token
 from attnscope.views.walk.cell import arithmetic, cell_numbers, weight_text
 from attnscope.views.walk.scene import Variant
@@ -183,7 +185,7 @@ def test_a_figure_is_saved_as_svg(open_page, pages, tmp_path):
     assert len(cells) == matrix.size
     written = [text.text for text in drawn.iter(f"{spaced}text")]
     numbers = [float(text) for text in written if re.fullmatch(r"\d\.\d\d", text)]
-    np.testing.assert_allclose(numbers, matrix.ravel(), atol=0.00501)
+    np.testing.assert_allclose(numbers, matrix[matrix >= 0.005], atol=0.00501)
     assert written.count("4 river") == 2
 
 
@@ -243,7 +245,7 @@ def test_the_sides_of_a_comparison_are_side_by_side(open_page, tmp_path):
         read_places(page, [f"#head={HeadRef(*change['first'])}&query={query}&key={key}&stage=weights"])
         cells = page.locator(".matrix-panel p.cell").all_text_contents()
         assert len(cells) == 3
-        first, second, difference = (number(cell.rsplit(": ")[-1]) for cell in cells)
+        first, second, difference = (number(cell.rsplit(": ")[-1].replace("not allowed", "0")) for cell in cells)
         assert difference == pytest.approx(change["difference"][query][key], abs=2e-7)
         assert second - first == pytest.approx(difference, abs=2e-7)
 
@@ -313,7 +315,7 @@ def test_a_printed_page_is_light_and_has_no_controls(open_page, pages):
     assert page.evaluate(screen.format(".controls", "display")) == "none"
     assert page.evaluate(screen.format("body", "backgroundColor")) == "rgb(255, 255, 255)"
     assert page.evaluate(screen.format("body", "color")) == "rgb(28, 36, 48)"
-    for painted in (".meter span", ".ramp .bar", ".token.query"):  # a browser leaves out backgrounds otherwise
+    for painted in (".meter span", ".ramp .stops", ".token.query"):  # a browser leaves out backgrounds otherwise
         assert page.evaluate(screen.format(painted, "printColorAdjust")) == "exact"
 
 
@@ -363,6 +365,120 @@ def test_pointing_at_a_side_shows_that_side_and_marks_the_cell_on_all(open_page,
         assert number(words[1]) == pytest.approx(causal, rel=6e-3, abs=6e-4)
         assert number(words[4]) == pytest.approx(bidirectional, rel=6e-3, abs=6e-4)
         assert number(words[5]) == pytest.approx(bidirectional - causal, rel=6e-2, abs=6e-3)
+
+
+PIXEL = """([row, column]) => {
+  const canvas = document.getElementById("panel-matrix");
+  const [left, top, size] = canvas.dataset.cells.split(" ").map(Number);
+  const [x, y] = [left + (column + 0.12) * size, top + (row + 0.12) * size];
+  return [...canvas.getContext("2d").getImageData(Math.round(x), Math.round(y), 1, 1).data.slice(0, 3)];
+}"""
+
+
+def test_colours_are_those_of_the_declaration(open_page, pages):
+    path, report, _ = pages["short"]
+    (head,) = report.texts[0].heads
+    place = f"#head=L{head.layer}H{head.head}&query=0&key=0&stage="
+    cells = [(1, 4), (3, 2), (5, 9), (7, 3), (9, 6), (10, 1)]
+    weights, scores = head.stages["weights"], head.stages["scores"]
+    largest = float(np.abs(scores).max())
+    for theme, surface in (("light", LIGHT), ("dark", DARK)):
+        page = open_page(path, f"{place}weights", theme=theme).page
+        for shape in SHAPES:
+            for row, column in cells:
+                expected = surface.colour(Scale(0.0, 1.0, False, shape).place(weights[row, column]), signed=False)
+                np.testing.assert_allclose(page.evaluate(PIXEL, [row, column]), expected, atol=2, err_msg=shape)
+            page.keyboard.press("L")
+        page.evaluate(f"location.hash = '{place}scores'")
+        assert shows(page, "document.querySelector('.matrix-panel figcaption .dim').textContent", "scores")
+        for row, column in cells:
+            expected = surface.colour(Scale(-largest, largest, True).place(scores[row, column]), signed=True)
+            np.testing.assert_allclose(page.evaluate(PIXEL, [row, column]), expected, atol=3, err_msg="scores")
+        page.evaluate(f"location.hash = '{place}weights'")
+        page.keyboard.press("z")
+        elsewhere = np.delete(weights, 0, axis=1).max()
+        row, column = np.unravel_index(np.argsort(weights[:, 1:].ravel())[-3], (len(weights), weights.shape[1] - 1))
+        expected = surface.colour(Scale(0.0, elsewhere, False, "sqrt").place(weights[row, column + 1]), signed=False)
+        assert shows(page, "document.querySelector('.said').textContent", "sinks are out of the scale")
+        np.testing.assert_allclose(page.evaluate(PIXEL, [int(row), int(column) + 1]), expected, atol=2)
+
+
+def test_forbidden_cells_are_hatched_and_zero_is_the_background(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["run", SHORT, "--mask", "causal", "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, "#head=L2H0&query=3&key=1&stage=weights").page
+    colours = """([row, column]) => {
+      const canvas = document.getElementById("panel-matrix");
+      const [left, top, size] = canvas.dataset.cells.split(" ").map(Number);
+      const { data } = canvas.getContext("2d").getImageData(left + column * size + 2, top + row * size + 2, 14, 14);
+      return [...new Set(Array.from({ length: data.length / 4 }, (_, n) => data.slice(4 * n, 4 * n + 3).join()))];
+    }"""
+    assert len(page.evaluate(colours, [2, 8])) > 1
+    page.evaluate("location.hash = '#head=L2H0&query=3&key=1&stage=scores'")
+    assert shows(page, "document.querySelector('.matrix-panel figcaption .dim').textContent", "scores")
+    page.keyboard.press("d")  # scores of forbidden cells are numbers as all others are
+    assert len(page.evaluate(colours, [2, 8])) == 1
+    page.evaluate("location.hash = '#head=L2H0&query=2&key=8&stage=weights'")
+    assert shows(page, "document.querySelector('.matrix-panel p.cell').textContent", "2 by → 8 so: not allowed")
+
+
+def test_the_lens_shows_a_cell_in_every_head(open_page, pages):
+    for name, cells in (("short", [(4, 1), (10, 3)]), ("long", [(41, 40), (90, 64)])):
+        path, report, summary = pages[name]
+        page = open_page(path).page
+        assert page.evaluate(SHOWS) == "thumbnails"
+        (named,) = report.texts[0].heads
+        for query, key in cells:
+            page.evaluate(f"location.hash = '#head=L1H1&query={query}&key={key}&stage=weights'")
+            assert shows(page, SHOWS, "lens")
+            exact = {(h.layer, h.head): known_weight(h, query, key) for h in summary.texts[0].heads}
+            exact[named.layer, named.head] = float(named.stages["weights"][query, key])
+            known = {place: weight for place, weight in exact.items() if weight is not None}
+            listed = page.evaluate(LISTED)
+            strongest = sorted(known, key=known.get, reverse=True)[:9]
+            assert len(listed) == len([place for place in strongest if known[place] > 0])
+            for (head, weight), place in zip(listed, strongest, strict=False):
+                assert number(weight) == pytest.approx(known[place], abs=5.6e-3), (name, place)
+                found = tuple(int(part) for part in head[1:].split("H"))
+                assert known[found] == pytest.approx(known[place], abs=1.1e-3)
+            picture = page.locator("#panel-heads")
+            left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
+            for layer, head in ((0, 0), (2, 1), (3, 3)):
+                picture.hover(position={"x": left + (head + 0.5) * size, "y": top + (layer + 0.5) * size})
+                said = page.locator(".heads-panel p.cell").text_content()
+                assert said.startswith(f"L{layer}H{head}: {query} ")
+                if known.get((layer, head)) is None:
+                    assert "at most" in said
+                else:
+                    assert number(said.split()[-1]) == pytest.approx(known[layer, head], rel=0.06, abs=5.1e-3)
+        page.keyboard.press("a")
+        page.keyboard.press("2")
+        assert shows(page, "document.querySelector('#where').textContent", listed[1][0])
+        page.evaluate(f"location.hash = '#head=L1H1&query={cells[0][0]}&stage=weights'")  # the row: no sink, not itself
+        assert shows(page, "document.querySelector('.heads-panel h2').textContent.endsWith('its strongest')", True)
+        if name == "short":
+            row = cells[0][0]
+            others = [key for key in range(len(summary.texts[0].tokens)) if key not in (0, row)]
+            strongest = {
+                f"L{h.layer}H{h.head}": float(h.stages["weights"][row, others].max()) for h in summary.texts[0].heads
+            }
+            listed = page.evaluate(LISTED)
+            assert [number(weight) for _, weight in listed] == pytest.approx(
+                sorted(strongest.values(), reverse=True)[:9], abs=5.1e-3
+            )
+            assert all(number(weight) == pytest.approx(strongest[head], abs=5.1e-3) for head, weight in listed)
+
+
+SHOWS = "document.querySelector('.heads-panel select').value"
+LISTED = "[...document.querySelectorAll('[data-lens]')].map((one) => [one.dataset.lens, one.textContent])"
+
+
+def known_weight(head, query, key):
+    """The weight of a cell of a summary; None if it is not among the listed sources."""
+    if "weights" in head.stages:
+        return float(head.stages["weights"][query, key])
+    ranks = np.flatnonzero(head.top.keys[query] == key)
+    return float(head.top.weight[query, ranks[0]]) if ranks.size else None
 
 
 GRIDS = [(30, 9), (12, 12), (4, 4), (2, 40), (48, 2), (1, 1), (80, 64)]

@@ -3,7 +3,7 @@
 import pytest
 
 from attnscope.cli import main
-from attnscope.views.walk.keys import ACTIONS
+from attnscope.views.walk.keys import ACTIONS, ON_PAGES
 from tests.page.reading import read_page
 from tests.page.test_page import TEXT
 from tests.page.walking import shows
@@ -11,6 +11,7 @@ from tests.page.walking import shows
 PLACE = "#head=L1H1&query=3&key=3&stage=scaled"
 SHOWS = "document.querySelector('.heads-panel select').value"
 DIALOG = "(document.querySelector('dialog')?.ariaLabel ?? '')"
+SAID = "document.querySelector('.said').textContent"
 FOCUS = "document.activeElement.id"
 WHERE = "decodeURIComponent(location.hash)"
 ZOOM_OUT = "document.querySelector('.matrix-panel [aria-label=\"Zoom out\"]')"
@@ -46,7 +47,10 @@ EFFECTS = {
     "stage": ("", WHERE, "#head=L1H1&query=3&key=3&stage=masked"),
     "previous_stage": ("", WHERE, "#head=L1H1&query=3&key=3&stage=scores"),
     "digits": ("", f"{PICTURE} === window.picture", False),
-    "display": ("", f"{SHOWS} !== 'thumbnails'", True),
+    "display": ("", SHOWS, "thumbnails"),
+    "lens": ("", FOCUS, "lens-first"),
+    "scale": ("", SAID, "colours follow weights"),
+    "sinks": ("", SAID, "sinks are out of the scale"),
     "zoom_in": ("", f"{ZOOM_OUT}?.disabled", False),
     "zoom_out": ("+", f"{ZOOM_OUT} === null", True),
     "pin": ("", WHERE, f"{PLACE}&pin=L1H1,0"),
@@ -61,7 +65,14 @@ EFFECTS = {
     "palette": ("", DIALOG, "commands"),
     "help": ("", DIALOG, "keys"),
 }
-UNDONE = {"digits": "d", "predictions": "p", "zoom_in": "-"}  # what a link does not take back
+UNDONE = {
+    "scale": "L L",
+    "sinks": "z",
+    "display": "r r",
+    "digits": "d",
+    "predictions": "p",
+    "zoom_in": "-",
+}  # what a link does not take back
 SPELLED = {"pageup": "PageUp", "pagedown": "PageDown", "space": " "}
 ARROWS = {name: f"Arrow{name.title()}" for name in ("left", "right", "up", "down")}
 
@@ -118,7 +129,7 @@ def test_every_listed_key_does_what_it_says(open_page, walked):
         assert not any(problems), "\n".join(filter(None, problems))
         assert watched.messages == []
         tried |= {action["name"] for action in node["keys"]}
-    assert tried == {action.name for action in ACTIONS if action.page} == set(EFFECTS)
+    assert tried == {action.name for action in (*ACTIONS, *ON_PAGES) if action.page} == set(EFFECTS)
 
 
 def test_a_page_lists_no_key_that_does_nothing_there(walked):

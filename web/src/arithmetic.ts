@@ -39,8 +39,7 @@ export function arithmetic(head: Head, query: number, key: number): string {
   if (unit.masked.includes(query)) return [...parts, "→ masked: no key is allowed"].join(" ");
   if (masked === -Infinity) return [...parts, "→ not allowed by the mask: weight 0"].join(" ");
   if (weight === undefined) {
-    const least =
-      head.by === "weight" && !head.leftOut.length ? head.listed(query)?.at(-1)?.measures.weight : undefined;
+    const least = head.least(query);
     if (least === undefined) return parts.join(" ") || "not known";
     return [...parts, `weight at most ${weightText(least)} (not among the listed sources)`].join(" ");
   }

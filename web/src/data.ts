@@ -1,5 +1,7 @@
 // Reads the data of a page: see attnscope/views/page/container.py, which writes it.
 
+import type { Palette } from "./format";
+
 export type Ref = { "@": number; decimals?: number; missing?: number; falls?: boolean };
 type Product = { product: [Ref, Ref]; d: Ref | "none" };
 type Staged = { of: string; how: "weights" | "scaled"; scale?: number; allowed?: Ref | null; d: Ref | "none" };
@@ -182,6 +184,7 @@ function exponential(x: number, factorials: number[]): number {
 export interface Header {
   version: number;
   title: string;
+  palette: Palette;
   // biome-ignore lint/suspicious/noExplicitAny: nodes are described where they are drawn
   nodes: any[];
 }

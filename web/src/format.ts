@@ -47,24 +47,37 @@ export function exactText(value: number): string {
 export type Rgb = [number, number, number];
 const hex = (text: string): Rgb[] =>
   text.split(" ").map((c) => [0, 2, 4].map((i) => Number.parseInt(c.slice(i, i + 2), 16)) as Rgb);
-const RAMPS = {
-  light: {
-    weights: hex("ffffff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b"),
-    signed: hex("053061 2166ac 4393c3 92c5de d1e5f0 ffffff fddbc7 f4a582 d6604d b2182b 67001f"),
-  },
-  dark: {
-    weights: hex("14181f 17263d 1a3a63 1c538f 2472b8 3f95d4 6fb8e8 a9d8f5 e6f4fd"),
-    signed: hex("a6d5ff 4f9bea 2c62ac 24406b 1b2436 14181f 33221b 6b3c1e ac5a1d e88a35 ffd09a"),
-  },
-};
 export type Theme = "light" | "dark";
+interface Surface {
+  background: string;
+  more: string;
+  less: string;
+  hatch: string;
+  unknown: string;
+}
+export type Shape = "sqrt" | "linear" | "log";
+export interface Palette {
+  surfaces: Record<Theme, Surface>;
+  shapes: Shape[];
+  ticks: number[];
+  ratio: number; // of the largest to the smallest number of a logarithmic scale
+}
+
+// Colours are data: attnscope/views/palette.py and scales.py, which every view reads.
+export let palette: Palette;
+export function setPalette(given: Palette) {
+  palette = given;
+}
 const steps = new Map<string, Rgb[]>();
+
+export const surface = (theme: Theme, name: keyof Surface): Rgb => hex(palette.surfaces[theme][name])[0]!;
 
 export function ramp(theme: Theme, signed: boolean): Rgb[] {
   const name = theme + signed;
   let found = steps.get(name);
   if (!found) {
-    const stops = RAMPS[theme][signed ? "signed" : "weights"];
+    const { more, less } = palette.surfaces[theme];
+    const stops = signed ? [...hex(less).reverse(), ...hex(more).slice(1)] : hex(more);
     found = Array.from({ length: 257 }, (_, n) => {
       const at = (n / 256) * (stops.length - 1);
       const left = Math.min(Math.floor(at), stops.length - 2);
@@ -91,12 +104,27 @@ export interface Scale {
   low: number;
   high: number;
   signed: boolean;
+  shape?: Shape;
+}
+
+// From the share of the largest number to a place on a ramp, as scales.SHAPES.
+function shaped(share: number, shape: Shape | undefined): number {
+  if (shape === "sqrt") return Math.sqrt(share);
+  if (shape === "log") return share > 0 ? Math.max(0, 1 + Math.log10(share) / Math.log10(palette.ratio)) : 0;
+  return share;
 }
 
 export function place(scale: Scale, value: number): number | null {
   if (!Number.isFinite(value)) return null;
-  if (scale.high <= scale.low) return scale.signed ? 0.5 : 0;
-  return Math.min(1, Math.max(0, (value - scale.low) / (scale.high - scale.low)));
+  const { low, high, signed, shape } = scale;
+  if (high <= low) return signed ? 0.5 : 0;
+  if (signed) return (1 + Math.sign(value) * shaped(Math.min(1, Math.abs(value) / high), shape)) / 2;
+  return shaped(Math.min(1, Math.max(0, (value - low) / (high - low))), shape);
+}
+
+export function colourOf(theme: Theme, scale: Scale, value: number): Rgb | null {
+  const at = place(scale, value);
+  return at === null ? null : ramp(theme, scale.signed)[Math.round(at * 256)]!;
 }
 
 export function scaleOf(numbers: ArrayLike<number>, signed: boolean): Scale {
@@ -108,10 +136,12 @@ export function scaleOf(numbers: ArrayLike<number>, signed: boolean): Scale {
   return { low: signed ? -largest : 0, high: largest, signed };
 }
 
+const SMALL = 0.005; // a weight below it is a dot in its cell
+
 // What a cell of a stage says: as views/numbers.py writes it.
 export function cellText(panel: { name: string; digits: Digits; maskedWord?: string }, value: number, masked: boolean) {
   if (masked && (panel.name === "weights" || panel.name === "output")) return panel.maskedWord ?? "masked";
-  if (panel.name === "masked" && value === -Infinity) return "·";
-  if (panel.name === "weights" && value === 0) return "0";
+  if (value === -Infinity) return "";
+  if (panel.name === "weights" && value < SMALL) return value === 0 ? "0" : "·";
   return digitsText(value, panel.digits);
 }

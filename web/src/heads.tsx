@@ -1,18 +1,20 @@
-// Layers × heads: thumbnails, roles, or a number of every head.
+// Layers × heads: the lens, thumbnails, roles, or a number of every head.
 import { useEffect, useState } from "preact/hooks";
-import { digitsFor, digitsText, exactText, fixed, inkOn, parseHex, ramp } from "./format";
+import { colourOf, css, digitsFor, digitsText, exactText, fixed, inkOn, parseHex, type Scale, surface } from "./format";
 import { canvasOf, Heat, THEMES } from "./heat";
+import { LensList, sayOf, useLens } from "./lens";
 import type { Head } from "./model";
-import type { PanelProps } from "./panel";
+import { type PanelProps, weightScale } from "./panel";
 import { theme as currentTheme } from "./theme";
 
 const SMALL = 32; // cells of a thumbnail
 const AT_ONCE = 40; // heads
-const pictures = { light: new WeakMap<Head, HTMLCanvasElement>(), dark: new WeakMap<Head, HTMLCanvasElement>() };
+const pictures = new WeakMap<Head, Map<string, HTMLCanvasElement>>();
 
 // The largest weight in every cell of a small grid, so that nothing strong is lost.
-function thumbnail(head: Head, theme: "light" | "dark"): HTMLCanvasElement | null {
-  const known = pictures[theme].get(head);
+function thumbnail(head: Head, theme: "light" | "dark", scale: Scale): HTMLCanvasElement | null {
+  const name = `${theme} ${scale.shape} ${scale.high}`;
+  const known = pictures.get(head)?.get(name);
   if (known) return known;
   const matrix = head.picture();
   if (!matrix?.rows || !matrix.columns) return null;
@@ -25,15 +27,17 @@ function thumbnail(head: Head, theme: "light" | "dark"): HTMLCanvasElement | nul
       const value = matrix.at(r, c);
       if (value > most[at]!) most[at] = value;
     }
-  const colours = ramp(theme, false);
   const image = new ImageData(columns, rows);
   most.forEach((value, n) => {
-    image.data.set([...colours[Math.round(Math.sqrt(Math.min(1, value)) * 256)]!, 255], n * 4);
+    image.data.set([...colourOf(theme, scale, value)!, 255], n * 4);
   });
   const canvas = canvasOf(image);
-  pictures[theme].set(head, canvas);
+  pictures.set(head, (pictures.get(head) ?? new Map()).set(name, canvas));
   return canvas;
 }
+
+// What a display of the heads is called.
+const TITLES: Record<string, string> = { lens: "this cell, or this row" };
 
 export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & { displays: string[] }) {
   const theme = currentTheme();
@@ -50,13 +54,23 @@ export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & {
   const role = (r: number, c: number) => Number(main![r * heads.length + c]);
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
+  const lens = useLens(scene, place.spot, place.display === "lens");
+  const { query, key } = place.spot;
   const labels = (letter: string, all: (number | string)[]) =>
     all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));
   const look = THEMES[theme];
   return (
     <section class="card heads-panel" aria-label="layers and heads">
       <div class="bar">
-        <h2>Heads</h2>
+        <h2>
+          Heads{" "}
+          {lens && (
+            <span class="dim">
+              <bdi>{scene.queries.labels[query]?.name}</bdi> →{" "}
+              {key === null ? "its strongest" : <bdi>{scene.keys.labels[key]?.name}</bdi>}
+            </span>
+          )}
+        </h2>
         <select
           aria-label="What every head shows"
           value={place.display}
@@ -64,7 +78,7 @@ export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & {
         >
           {displays.map((name) => (
             <option key={name} value={name}>
-              {name.replace("_", " ")}
+              {TITLES[name] ?? name.replace("_", " ")}
             </option>
           ))}
         </select>
@@ -73,50 +87,56 @@ export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & {
         id="panel-heads"
         rows={labels("L", layers)}
         columns={labels("H", heads)}
-        value={strength?.at ?? values?.at ?? (() => Number.NaN)}
+        value={lens ? (r, c) => lens[r]![c]?.weight ?? 0 : (strength?.at ?? values?.at ?? (() => Number.NaN))}
         text={(r, c) => {
+          const seen = lens?.[r]![c];
+          if (lens)
+            return !seen || !(seen.weight >= 0.005) || seen.bound ? "" : fixed(seen.weight, 2).replace("0.", ".");
           if (strength) return roles!.letters[role(r, c)] ?? "·";
           return values && !Number.isNaN(values.at(r, c)) ? digitsText(values.at(r, c), digits) : "";
         }}
         say={(r, c) => {
           const name = scene.headName(r, c);
+          const seen = lens?.[r]![c];
+          if (lens) return seen ? sayOf(scene, seen) : `${name}: nothing but sinks`;
           if (strength) {
             const known = roles!.names[role(r, c)];
             return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
           }
           return values ? `${name}: ${place.display.replace("_", " ")} ${exactText(values.at(r, c))}` : name;
         }}
-        scale={{
-          low: finite.length ? Math.min(...finite) : 0,
-          high: finite.length ? Math.max(...finite) : 1,
-          signed: false,
-        }}
+        scale={
+          finite.length && !lens
+            ? { low: Math.min(...finite), high: Math.max(...finite), signed: false }
+            : weightScale({ ...place, sinks: true }, null)
+        }
         colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
         label="layers and heads"
-        limit={56}
         height={Math.max(160, Math.min(720, layers.length * 56 + 30))}
         cursor={[place.spot.layer, place.spot.head]}
         onCursor={(layer, head) => goto({ layer, head })}
         onEnter={() => act("matrix_panel")}
-        legend={shown?.name.replace("_", " ") ?? (strength ? "" : "√ weight")}
+        legend={shown?.name.replace("_", " ") ?? ""}
         paint={
-          values || strength
+          values || strength || lens
             ? undefined
             : (g, r, c, x, y, size) => {
                 const head = scene.head(r, c);
-                const picture = head && r * heads.length + c < budget && thumbnail(head, theme);
+                const picture =
+                  head && r * heads.length + c < budget && thumbnail(head, theme, weightScale(place, head));
                 const inset = size > 12 ? 1.5 : 0.5;
                 const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
-                g.fillStyle = look.none;
+                g.fillStyle = css(surface(theme, "unknown"));
                 if (picture) g.drawImage(picture, left, top, wide, wide);
                 else g.fillRect(left, top, wide, wide);
                 if (head?.unit.chosen && size > 16) {
-                  g.fillStyle = look.cursor;
+                  g.fillStyle = look.ink;
                   g.fillRect(x + size - 6, y + 2, 4, 4);
                 }
               }
         }
       />
+      {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} />}
       {shown && <p class="dim small">{shown.meaning}</p>}
       {strength && (
         <>

@@ -1,6 +1,20 @@
 // A matrix as a canvas: cells of colour, with numbers where they fit, labels, a cursor, zoom, and keys.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { css, inkOn, MINUS, mixed, parseHex, place, type Rgb, ramp, type Scale, type Theme } from "./format";
+import {
+  colourOf,
+  css,
+  inkOn,
+  MINUS,
+  mixed,
+  palette,
+  parseHex,
+  place,
+  type Rgb,
+  ramp,
+  type Scale,
+  surface,
+  type Theme,
+} from "./format";
 import { theme as currentTheme } from "./theme";
 
 export interface Label {
@@ -20,9 +34,11 @@ export interface HeatProps {
   scale: Scale;
   label: string;
   colours?: string[][] | null;
-  zero?: boolean; // cells of exactly 0 are marked
+  forbidden?: (row: number, column: number) => boolean; // a mask forbids the cell
   cursor?: [number, number];
   onCursor?: (row: number, column: number) => void;
+  onRow?: (row: number) => void; // its label is clicked
+  onColumn?: (column: number) => void;
   onHover?: (cell: [number, number] | null) => void;
   pointed?: [number, number] | null; // the cell that any panel points at; undefined if only this picture knows
   height?: number;
@@ -37,13 +53,10 @@ export interface HeatProps {
 
 const FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 const LONGEST = 132;
-const LEAST_LABEL = 11;
+const LEAST_LABEL = 9; // a cell with a label, which is as large as the cell up to LARGEST_LABEL
+const LARGEST_LABEL = 12;
+const LARGEST_CELL = 96;
 const GAP = 6;
-
-export function colourOf(theme: Theme, scale: Scale, value: number): Rgb | null {
-  const at = place(scale, value);
-  return at === null ? null : ramp(theme, scale.signed)[Math.round(at * 256)]!;
-}
 
 export function Heat(props: HeatProps) {
   const theme = currentTheme();
@@ -87,7 +100,7 @@ export function Heat(props: HeatProps) {
       picture ??= pixels(props, theme, layout, r0, c0);
       return picture;
     };
-  }, [props.value, props.colours, theme, r0, c0, shownRows, shownColumns]);
+  }, [props.value, props.colours, props.scale.shape, props.scale.high, theme, r0, c0, shownRows, shownColumns]);
   useLayoutEffect(() => {
     if (canvas.current && width) draw(canvas.current, props, theme, layout, r0, c0, cursor, hover, drawn);
   });
@@ -98,6 +111,14 @@ export function Heat(props: HeatProps) {
     const row = r0 + Math.floor((event.clientY - bounds.top - top) / cell);
     const inside = row >= r0 && column >= c0 && row < r0 + shownRows && column < c0 + shownColumns;
     return inside && row < rows.length && column < columns.length ? [row, column] : null;
+  };
+  // The row whose label is there, or the column.
+  const labelAt = (event: MouseEvent): [number | null, number | null] => {
+    const bounds = canvas.current!.getBoundingClientRect();
+    const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
+    const row = x < left && y > top ? r0 + Math.floor((y - top) / cell) : rows.length;
+    const column = y < top && x > left ? c0 + Math.floor((x - left) / cell) : columns.length;
+    return [row < rows.length ? row : null, column < columns.length ? column : null];
   };
   const move = (row: number, column: number) => {
     const next: [number, number] = [
@@ -147,6 +168,7 @@ export function Heat(props: HeatProps) {
       {/* biome-ignore lint/a11y/noInteractiveElementToNoninteractiveRole: keys move its cursor */}
       <canvas
         id={props.id}
+        data-cells={`${left} ${top} ${cell}`} // where the first cell begins, and the size of all
         ref={canvas}
         tabIndex={0}
         role="application"
@@ -172,7 +194,12 @@ export function Heat(props: HeatProps) {
         }}
         onPointerUp={(event) => {
           const found = cellAt(event);
-          if (found && !drag.current?.moved) move(...found);
+          const [row, column] = labelAt(event);
+          if (drag.current?.moved) {
+            // the picture was dragged
+          } else if (found) move(...found);
+          else if (row !== null) props.onRow?.(row);
+          else if (column !== null) props.onColumn?.(column);
           drag.current = null;
         }}
         onPointerLeave={() => look(null)}
@@ -203,20 +230,38 @@ export function Heat(props: HeatProps) {
   );
 }
 
+const APART = 0.09; // share of a ramp between two numbers under it
+
+// The colours of a scale with the numbers that they stand for.
 function Ramp(props: { scale: Scale; theme: Theme; colours?: string[][] | null; legend?: string }) {
   if (props.colours) return <span />;
-  const colours = ramp(props.theme, props.scale.signed);
-  const stops = colours
-    .filter((_, n) => n % 32 === 0)
+  const { scale, theme, legend } = props;
+  const stops = ramp(theme, scale.signed)
+    .filter((_, n) => n % 16 === 0)
     .map(css)
     .join(",");
-  const write = (value: number) => String(Number(value.toPrecision(3))).replace("-", MINUS);
+  const all = scale.shape ? palette.ticks.filter((tick) => tick < scale.high) : [];
+  const ends = [...all.filter((tick) => tick > scale.low), scale.high];
+  const candidates = scale.signed ? [...ends.map((tick) => -tick), 0, ...ends] : [scale.low, ...ends];
+  const ticks: { at: number; value: number }[] = [];
+  for (const value of candidates.sort((a, b) => Math.abs(b) - Math.abs(a) || b - a)) {
+    const at = place(scale, value)!;
+    if (ticks.every((tick) => Math.abs(tick.at - at) > APART)) ticks.push({ at, value });
+  }
+  const write = (value: number) =>
+    String(Number(value.toPrecision(3)))
+      .replace("0.", ".")
+      .replace("-", MINUS);
   return (
     <span class="ramp">
-      {write(props.scale.low)}
-      <span class="bar" style={{ background: `linear-gradient(to right,${stops})` }} />
-      {write(props.scale.high)}
-      {props.legend && <span class="dim"> {props.legend}</span>}
+      <span class="stops" style={{ background: `linear-gradient(to right,${stops})` }}>
+        {ticks.map(({ at, value }) => (
+          <span key={value} style={{ left: `${at * 100}%` }}>
+            {write(value)}
+          </span>
+        ))}
+      </span>
+      {legend && <span class="dim">{legend}</span>}
     </span>
   );
 }
@@ -232,6 +277,7 @@ interface Layout {
   shownRows: number;
   shownColumns: number;
   named: boolean; // labels have names, else only some of them a number
+  size: number; // of the letters of labels
   upright: boolean; // names of columns stand upright
   bare: boolean; // cells without numbers
 }
@@ -253,7 +299,7 @@ function textWidth(text: string, size: number): number {
 
 function plan(props: HeatProps, width: number, zoom: number): Layout {
   const { rows, columns } = props;
-  const size = 12;
+  let size = LARGEST_LABEL;
   const widest = (labels: Label[], names = true) => {
     let most = 0;
     const step = Math.max(1, Math.floor(labels.length / 400));
@@ -265,13 +311,21 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
   const space = Math.max(60, width - GAP);
   let left = widest(rows) + GAP;
   let names = widest(columns) + GAP;
-  const most = props.limit ?? 64;
+  const most = props.limit ?? LARGEST_CELL;
   const room = Math.max(40, props.height ?? 640);
   const level = 22; // what labels above their columns take if they do not stand upright
   const above = Math.max(names, level);
   let fit = Math.min(most, (space - left) / columns.length, Math.max(0.2, (room - above) / rows.length));
+  if (fit < size && !zoom && fit >= LEAST_LABEL - 2) {
+    // smaller letters leave more room for cells
+    size = Math.max(LEAST_LABEL, Math.floor(fit));
+    left = widest(rows) + GAP;
+    names = widest(columns) + GAP;
+    fit = Math.min(most, (space - left) / columns.length, (room - Math.max(names, level)) / rows.length);
+  }
   const crowded = fit < LEAST_LABEL && !zoom && !props.digits;
   if (crowded) {
+    size = LARGEST_LABEL - 1;
     left = widest(rows, false) + GAP;
     names = 16;
     fit = Math.min(most, (space - left) / columns.length, (room - names) / rows.length);
@@ -295,6 +349,7 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
     shownRows,
     shownColumns,
     named,
+    size,
     upright,
     bare: !!props.digits && roomy,
   };
@@ -309,8 +364,8 @@ function shorten(text: string, room: number, size: number): string {
 }
 
 export const THEMES = {
-  light: { ink: "#1c2430", dim: "#5b6675", cursor: "#d9480f", none: "#eceef1", page: [255, 255, 255] as Rgb },
-  dark: { ink: "#e6eaf0", dim: "#98a3b3", cursor: "#ffa94d", none: "#232a35", page: [20, 24, 31] as Rgb },
+  light: { ink: "#1c2430", dim: "#5b6675", page: [255, 255, 255] as Rgb },
+  dark: { ink: "#e6eaf0", dim: "#98a3b3", page: [20, 24, 31] as Rgb },
 };
 
 export function cellColour(props: HeatProps, theme: Theme, row: number, column: number): Rgb | null {
@@ -318,10 +373,10 @@ export function cellColour(props: HeatProps, theme: Theme, row: number, column: 
   const role = props.colours?.[row]?.[column];
   if (role) {
     const strength = Number.isNaN(value) ? 0 : Math.min(1, Math.max(0.25, value));
-    return mixed(parseHex(role), THEMES[theme].page, strength);
+    return mixed(parseHex(role), surface(theme, "background"), strength);
   }
-  if (props.colours || (props.zero && value === 0)) return null;
-  return colourOf(theme, props.scale, value);
+  if (props.colours) return null;
+  return props.forbidden?.(row, column) ? surface(theme, "background") : colourOf(theme, props.scale, value);
 }
 
 // A pixel for every cell that is shown.
@@ -333,7 +388,7 @@ export function pixels(
   c0: number,
 ): HTMLCanvasElement {
   const picture = new ImageData(shownColumns, shownRows);
-  const none = parseHex(THEMES[theme].none);
+  const none = surface(theme, "unknown");
   for (let r = 0, at = 0; r < shownRows; r++)
     for (let c = 0; c < shownColumns; c++, at += 4) {
       picture.data.set(cellColour(props, theme, r0 + r, c0 + c) ?? none, at);
@@ -375,6 +430,7 @@ function draw(
     for (let r = 0; r < shownRows; r++)
       for (let c = 0; c < shownColumns; c++) props.paint(g, r0 + r, c0 + c, left + c * cell, top + r * cell, cell);
   }
+  if (props.forbidden) hatch(g, props.forbidden, theme, layout, r0, c0);
   const gap = cell >= 14 && !props.paint ? 1 : 0;
   if (gap) {
     g.strokeStyle = css(look.page);
@@ -392,18 +448,67 @@ function draw(
   }
   if (!props.paint) numbers(g, props, theme, layout, r0, c0);
   labels(g, props, layout, r0, c0, cursor, hover, look);
-  for (const [spot, wide] of [
-    [hover, 1],
-    [cursor, 2],
-  ] as const) {
-    if (!spot) continue;
-    const [r, c] = [spot[0] - r0, spot[1] - c0];
-    if (r < 0 || c < 0 || r >= shownRows || c >= shownColumns) continue;
+  // Pointer and cursor are ink on a line of the page, which is seen on every colour; the pointer has a crosshair.
+  const across = (row: number, column: number, rows: number, columns: number, wide: number) => {
     const size = Math.max(cell, 5);
-    g.strokeStyle = look.cursor;
-    g.lineWidth = wide;
-    g.strokeRect(left + c * cell + (cell - size) / 2 + 0.5, top + r * cell + (cell - size) / 2 + 0.5, size, size);
+    const shift = (cell - size) / 2;
+    const box = [left + column * cell + shift, top + row * cell + shift] as const;
+    for (const [colour, width] of [
+      [css(look.page), wide + 2],
+      [look.ink, wide],
+    ] as const) {
+      g.strokeStyle = colour;
+      g.lineWidth = width;
+      g.strokeRect(box[0] + 0.5, box[1] + 0.5, columns * cell - 2 * shift - 1, rows * cell - 2 * shift - 1);
+    }
+  };
+  g.save();
+  g.beginPath();
+  g.rect(left - 2, top - 2, shownColumns * cell + 4, shownRows * cell + 4);
+  g.clip();
+  if (hover) {
+    const [r, c] = [hover[0] - r0, hover[1] - c0];
+    if (hover[0] >= 0 && !props.paint) across(r, 0, 1, shownColumns, 0.5);
+    if (hover[1] >= 0 && !props.paint) across(0, c, shownRows, 1, 0.5);
+    if (hover[0] >= 0 && hover[1] >= 0) across(r, c, 1, 1, 1);
   }
+  const [row, column] = [cursor[0] - r0, cursor[1] - c0];
+  if (row >= 0 && column >= 0 && row < shownRows && column < shownColumns) across(row, column, 1, 1, 2);
+  g.restore();
+}
+
+const HATCH = 6; // pixels between its lines
+
+// Lines over the cells that a mask forbids, run by run of a row.
+function hatch(
+  g: CanvasRenderingContext2D,
+  forbidden: NonNullable<HeatProps["forbidden"]>,
+  theme: Theme,
+  { cell, left, top, shownRows, shownColumns }: Layout,
+  r0: number,
+  c0: number,
+) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = HATCH;
+  const pen = tile.getContext("2d")!;
+  pen.strokeStyle = css(surface(theme, "hatch"));
+  pen.lineWidth = 1;
+  pen.beginPath();
+  for (const shift of [-HATCH, 0, HATCH]) {
+    pen.moveTo(shift, HATCH);
+    pen.lineTo(shift + HATCH, 0);
+  }
+  pen.stroke();
+  g.fillStyle = g.createPattern(tile, "repeat")!;
+  for (let r = 0; r < shownRows; r++)
+    for (let c = 0, start = -1; c <= shownColumns; c++) {
+      const inside = c < shownColumns && forbidden(r0 + r, c0 + c);
+      if (inside && start < 0) start = c;
+      if (!inside && start >= 0) {
+        g.fillRect(left + start * cell, top + r * cell, (c - start) * cell, cell);
+        start = -1;
+      }
+    }
 }
 
 function numbers(
@@ -430,6 +535,7 @@ function numbers(
     for (let c = 0; c < shownColumns; c++) {
       const colour = cellColour(props, theme, r0 + r, c0 + c);
       g.fillStyle = colour ? inkOn(colour) : THEMES[theme].dim;
+      if (props.forbidden?.(r0 + r, c0 + c)) continue;
       g.fillText(props.text(r0 + r, c0 + c), left + (c + 0.5) * cell, top + (r + 0.5) * cell + 0.5, cell - 4);
     }
 }
@@ -443,17 +549,20 @@ function round(least: number): number {
 function labels(
   g: CanvasRenderingContext2D,
   props: HeatProps,
-  { cell, left, top, shownRows, shownColumns, named, upright, width }: Layout,
+  { cell, left, top, shownRows, shownColumns, named, size, upright, width }: Layout,
   r0: number,
   c0: number,
   cursor: [number, number],
   hover: [number, number] | null,
-  look: { ink: string; dim: string; cursor: string },
+  look: { ink: string; dim: string },
 ) {
-  const size = named ? 12 : 11;
-  g.font = `${size}px ${FONT}`;
   g.textBaseline = "middle";
-  const current = (n: number, axis: 0 | 1) => n === cursor[axis] || n === hover?.[axis];
+  // The labels of cursor and pointer are bold, those of all others pale.
+  const style = (n: number, axis: 0 | 1) => {
+    const current = n === cursor[axis] || n === hover?.[axis];
+    g.font = `${current ? "bold " : ""}${size}px ${FONT}`;
+    g.fillStyle = current ? look.ink : look.dim;
+  };
   const wide = textWidth(props.columns.at(-1)!.number, size) + GAP;
   const across = (n: number) => Math.min(left + (n - c0 + 0.5) * cell, width - wide / 2);
   // Numbers stand at round distances, and none of them touches that of the cursor.
@@ -468,7 +577,7 @@ function labels(
     const label = props.rows[n]!;
     const y = top + (r + 0.5) * cell;
     g.textAlign = "right";
-    g.fillStyle = current(n, 0) ? look.cursor : look.ink;
+    style(n, 0);
     g.fillText(named ? shorten(nameOf(label), left - GAP, size) : label.number, left - GAP + 2, y);
   }
   for (let c = 0; c < shownColumns; c++) {
@@ -476,7 +585,7 @@ function labels(
     if (skipped(n, 1)) continue;
     const label = props.columns[n]!;
     const x = left + (c + 0.5) * cell;
-    g.fillStyle = current(n, 1) ? look.cursor : look.ink;
+    style(n, 1);
     if (!named) {
       g.textAlign = "center";
       g.fillText(label.number, across(n), top - 8);

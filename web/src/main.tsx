@@ -1,8 +1,9 @@
 import "./style.css";
 import { render } from "preact";
 import { type Data, type Header, read } from "./data";
+import { setPalette } from "./format";
 import { Nodes } from "./parts";
-import { startTheme, theme, toggleTheme } from "./theme";
+import { change, startTheme, theme, toggleTheme } from "./theme";
 
 const VERSION = 1;
 
@@ -39,10 +40,11 @@ async function start() {
   try {
     const [header, data] = await read(source.textContent ?? "");
     if (header.version !== VERSION) throw new Error(`its data have version ${header.version}`);
+    setPalette(header.palette);
     root.textContent = "";
     await new Promise((done) => setTimeout(done)); // what was read is one task, and what is drawn another
     draw = () => render(<Page header={header} data={data} />, root);
-    draw();
+    change();
     document.documentElement.dataset.ready = "";
   } catch (error) {
     root.textContent = `This page cannot be drawn: ${error instanceof Error ? error.message : error}`;

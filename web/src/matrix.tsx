@@ -2,10 +2,10 @@
 
 import { useMemo } from "preact/hooks";
 import { type Matrix, matrixOf } from "./data";
-import { cellText, digitsFor, digitsText, exactText, fixed, scaleOf } from "./format";
+import { cellText, digitsFor, digitsText, exactText, fixed, type Scale, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
 import { Axis, type Head, type Scene, type SceneData } from "./model";
-import type { PanelProps } from "./panel";
+import { type PanelProps, weightScale } from "./panel";
 
 const runLabels = (starts: number[]): Label[] =>
   starts.slice(0, -1).map((start, n) => {
@@ -112,22 +112,31 @@ function Exactness({ head, words }: { head: Head | null; words: Record<string, s
   return <span class={head.exact ? "badge" : "badge rounded"}>{text}</span>;
 }
 
+const WEIGHTS: Scale = { low: 0, high: 1, signed: false, shape: "sqrt" };
+
 export function matrixProps(
   scene: Scene,
   head: Head,
   stage: string,
+  scale: Scale | null = null, // of weights; null for all of them, from 0 to 1
 ): { props: HeatProps; matrix: Matrix; map: boolean } | null {
+  const weights = scale ?? WEIGHTS;
   const map = head.map;
   const matrix = head.stage(stage) ?? (map || stage !== "weights" ? null : head.sparse());
   const label = `${head.unit.name} ${stage}`;
   if (matrix?.columns) {
     const masked = new Set(head.unit.masked);
-    const scale = stage === "weights" ? { low: 0, high: 1, signed: false } : scaleOf(matrix.data, true);
+    const known = head.stage("masked");
     const digits = digitsFor(largest(matrix), 2);
+    const forbidden =
+      known && (stage === "masked" || stage === "weights")
+        ? (r: number, c: number) => known.at(r, c) === -Infinity && !masked.has(r)
+        : undefined;
     const say = (r: number, c: number) => {
       const value = matrix.at(r, c);
       const name = `${scene.queries.name(r)} → ${scene.keys.name(c)}`;
       if (masked.has(r) && stage === "weights") return `${name}: masked`;
+      if (forbidden?.(r, c)) return `${name}: not allowed`;
       return `${name}: ${value === -Infinity ? "not allowed" : Number.isNaN(value) ? "not listed" : exactText(value)}`;
     };
     const text = (r: number, c: number) =>
@@ -140,9 +149,10 @@ export function matrixProps(
       value: matrix.at,
       text,
       say,
-      scale,
+      scale: stage === "weights" ? weights : scaleOf(matrix.data, true),
       label,
-      zero: stage === "weights",
+      forbidden,
+      legend: stage === "weights" ? "· below .005" : "",
     };
     return { props, matrix, map: false };
   }
@@ -156,12 +166,12 @@ export function matrixProps(
   const props = {
     rows,
     columns,
-    value: (r: number, c: number) => Math.sqrt(map.matrix.at(r, c)),
+    value: map.matrix.at,
     text: () => "",
     say,
-    scale: { low: 0, high: Math.sqrt(most) || 1, signed: false },
+    scale: { ...weights, high: most || 1 },
     label: `${label}, map`,
-    legend: "√ of the weights of runs",
+    legend: "weights of runs on runs",
   };
   return { props, matrix: map.matrix, map: true };
 }
@@ -209,7 +219,11 @@ function MatrixView({
     setHovered({ scene: side.scene, head: side.head, side: side.name, query, key });
   const [first, second] = other ?? [view, view];
   const moved = useMemo(() => other && difference(first.head, second.head, stage), [first.head, second.head, stage]);
-  const shown = useMemo(() => head && matrixProps(scene, head, stage), [scene, head, stage]);
+  const scale = weightScale(place, head);
+  const shown = useMemo(
+    () => head && matrixProps(scene, head, stage, scale),
+    [scene, head, stage, scale.shape, scale.high],
+  );
   if (other) {
     if (!moved) return <p class="dim">{words.difference}</p>;
     const { matrix, rows, columns, pairs } = moved;
@@ -238,7 +252,9 @@ function MatrixView({
         say={(r, c) =>
           `${nameOf(rows[r]!)} → ${nameOf(columns[c]!)}: ${Number.isNaN(at(r, c)) ? "only one side has it" : exactText(at(r, c))}`
         }
-        scale={stage === "weights" ? { low: -1, high: 1, signed: true } : scaleOf(matrix.data, true)}
+        scale={
+          stage === "weights" ? { low: -1, high: 1, signed: true, shape: place.shape } : scaleOf(matrix.data, true)
+        }
         label="difference"
         height={height}
         digits={place.digits}

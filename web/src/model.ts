@@ -116,6 +116,7 @@ export class Scene {
   readonly queries: Axis;
   readonly keys: Axis;
   readonly sources: Axis;
+  readonly sinks: ReadonlySet<number>; // keys that heads rest on: the first token, special ones, and learned sinks
   private known = new Map<string, Head>();
   private units = new Map<string, Unit>();
   private groups = new Map<string, [Group, number]>();
@@ -128,6 +129,8 @@ export class Scene {
     this.keys = data.keys === "queries" ? this.queries : new Axis(data.keys);
     this.sources =
       data.sources === "queries" ? this.queries : data.sources === "keys" ? this.keys : new Axis(data.sources);
+    const { special, sink } = this.keys.data;
+    this.sinks = new Set([this.keys.find(0) ?? -1, ...special, ...sink]);
     for (const unit of data.units) this.units.set(`${unit.at}`, unit);
     for (const group of data.groups) for (const [n, at] of group.units.entries()) this.groups.set(`${at}`, [group, n]);
   }
@@ -160,6 +163,7 @@ export class Scene {
 export class Head {
   private matrices = new Map<string, Matrix>();
   private rowIndex = new Map<number, number>();
+  private elsewhere: number | undefined;
 
   constructor(
     readonly scene: Scene,
@@ -247,6 +251,12 @@ export class Head {
       .filter(([, value]) => !Number.isNaN(value));
   }
 
+  // What a source that a row does not list can have at most; undefined if that is not known.
+  least(query: number): number | undefined {
+    if (this.by !== "weight" || this.leftOut.length) return undefined;
+    return this.listed(query)?.at(-1)?.measures.weight;
+  }
+
   // How much of a row is on sources that are not listed; null if nothing of it is.
   unlisted(query: number): number | null {
     const listed = this.listed(query);
@@ -268,14 +278,25 @@ export class Head {
     return this.listed(query)?.find((one) => one.key !== undefined)?.key;
   }
 
+  // The largest weight that is not on a sink; 0 if none is known.
+  largestElsewhere(): number {
+    if (this.elsewhere === undefined) {
+      this.elsewhere = 0;
+      const rows = this.stage("weights") ? this.scene.queries.labels.keys() : this.rowIndex.keys();
+      for (const query of rows)
+        for (const [key, share] of this.shares(query))
+          if (share > this.elsewhere && !this.scene.sinks.has(key)) this.elsewhere = share;
+    }
+    return this.elsewhere;
+  }
+
   // The query with the largest weight on a word other than itself and the first.
   telling(): number {
-    const { queries, keys } = this.scene;
+    const { queries, keys, sinks } = this.scene;
     const weights = this.stage("weights");
-    const plain = new Set([0, ...keys.data.special]);
     let [most, found] = [0, 0];
     const weigh = (query: number, key: number, share: number) => {
-      if (share > most && !plain.has(key) && keys.positions[key] !== queries.positions[query])
+      if (share > most && !sinks.has(key) && keys.positions[key] !== queries.positions[query])
         [most, found] = [share, query];
     };
     if (weights) {

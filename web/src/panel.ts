@@ -1,4 +1,5 @@
 // What every panel of a walk is given.
+import type { Scale } from "./format";
 import type { Head, Scene } from "./model";
 import type { Place, Spot } from "./spot";
 
@@ -29,3 +30,11 @@ export interface PanelProps {
   compared: Compared[];
   words: Record<string, string>;
 }
+
+// The scale of weights: up to 1, or up to the largest that is on no sink.
+export const weightScale = (place: Place, head: Head | null): Scale => ({
+  low: 0,
+  high: (!place.sinks && head?.largestElsewhere()) || 1,
+  signed: false,
+  shape: place.shape,
+});

@@ -83,8 +83,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
         scale={panel.scale}
         label={panel.label}
         colours={panel.colours}
-        zero={panel.name === "weights"}
-        limit={heads ? 54 : 64}
+        forbidden={panel.name === "masked" ? (r, c) => at(r, c) === -Infinity && !masked.has(r) : undefined}
       />
     </figure>
   );

@@ -1,4 +1,5 @@
 // Where one is in a walk, what an action does to that, and how the page's address says it (attnscope/views/walk/place.py).
+import { palette, type Shape } from "./format";
 import type { Scene } from "./model";
 
 export interface Spot {
@@ -19,6 +20,9 @@ export interface Place {
   needle: string;
   predictions: boolean;
   digits: boolean;
+  shape: Shape; // how colours follow weights
+  sinks: boolean; // the scale of weights reaches those on sinks
+  touched: boolean; // a token or a cell was chosen
 }
 
 export interface Bounds {
@@ -32,6 +36,7 @@ export interface Bounds {
   displays: string[];
 }
 
+export const LENS = "lens"; // what the panel of heads shows from the first choice of a token on
 const clamp = (n: number, count: number) => Math.max(0, Math.min(n, count - 1));
 const turn = (n: number, count: number) => ((n % count) + count) % count;
 const same = (a: Spot, b: Spot) => (Object.keys(a) as (keyof Spot)[]).every((name) => a[name] === b[name]);
@@ -57,6 +62,13 @@ export function fit(place: Place, b: Bounds): Place {
     stage: b.stages.includes(place.stage) ? place.stage : b.stages.at(-1)!,
     display: b.displays.includes(place.display) ? place.display : b.displays[0]!,
   };
+}
+
+// The same place once a token or a cell is chosen.
+export function touch(place: Place, before: Place): Place {
+  const { spot } = place;
+  if (place.touched || (spot.query === before.spot.query && spot.key === before.spot.key)) return place;
+  return { ...place, touched: true, display: place.display === "thumbnails" ? LENS : place.display };
 }
 
 export function visit(place: Place, spot: Spot): Place {
@@ -95,8 +107,10 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     stage: () => ({ ...place, stage: cycle(b.stages, place.stage, by) }),
     mask: () => at({ mask: value == null ? turn(spot.mask + by, b.masks) : (value as number) }),
     display: () => ({ ...place, display: (value as string) || cycle(b.displays, place.display, 1) }),
-    roles: () => ({ ...place, display: place.display === "roles" ? "thumbnails" : "roles" }),
+    roles: () => ({ ...place, display: place.display === "roles" ? LENS : "roles" }),
     digits: () => ({ ...place, digits: !place.digits }),
+    scale: () => ({ ...place, shape: cycle(palette.shapes, place.shape, 1) as Shape }),
+    sinks: () => ({ ...place, sinks: !place.sinks }),
     pin: () => ({ ...place, pinned: place.pinned ? null : spot }),
     swap: () => (place.pinned ? { ...place, spot: place.pinned, pinned: spot } : place),
     predictions: () => ({ ...place, predictions: !place.predictions }),
@@ -123,7 +137,7 @@ export function fragment(place: Place, scene: Scene): string {
   parts.set("query", `${scene.queries.positions[spot.query] ?? 0}`);
   if (spot.key !== null) parts.set("key", `${scene.keys.positions[spot.key] ?? 0}`);
   parts.set("stage", place.stage);
-  if (place.display !== "thumbnails") parts.set("show", place.display);
+  if (place.display !== LENS) parts.set("show", place.display);
   if (place.pinned) parts.set("pin", `${write(place.pinned)},${place.pinned.mask}`);
   return `#${parts}`;
 }
@@ -160,7 +174,7 @@ export function placeOf(
     ...place,
     spot,
     stage: parts.get("stage") ?? place.stage,
-    display: parts.get("show") ?? "thumbnails",
+    display: parts.get("show") ?? (parts.size ? LENS : place.display),
     pinned: pin && { ...spot, layer: pin[0], head: pin[1], mask: Number(pinMask) || 0 },
   };
 }

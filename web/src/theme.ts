@@ -1,5 +1,5 @@
 // Light or dark: what the system has, unless the reader chose; paper is light.
-import type { Theme } from "./format";
+import { css, palette, ramp, type Theme } from "./format";
 
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 let chosen: Theme | null = null;
@@ -8,8 +8,18 @@ let redraw = () => {};
 
 export const theme = (): Theme => (printing ? "light" : (chosen ?? (dark.matches ? "dark" : "light")));
 
-function change() {
+const BAR = 0.625; // place of bars on a ramp
+
+export function change() {
   document.documentElement.dataset.theme = theme();
+  if (palette) {
+    const colours = ramp(theme(), true);
+    for (const [name, place] of [
+      ["--bar", 0.5 + BAR / 2],
+      ["--less", 0.5 - BAR / 2],
+    ] as const)
+      document.documentElement.style.setProperty(name, css(colours[Math.round(place * 256)]!));
+  }
   redraw();
 }
 

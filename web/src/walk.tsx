@@ -2,13 +2,14 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Command, Commands } from "./commands";
 import type { Data } from "./data";
+import { palette } from "./format";
 import { HeadsPanel } from "./heads";
 import { MatrixPanel } from "./matrix";
 import { Scene, type SceneData } from "./model";
 import type { Compared, Pointed } from "./panel";
 import { Explain, Predictions, RowPanel } from "./row";
 import { exportsOf } from "./save";
-import { apply, type Bounds, fit, fragment, type Place, placeOf, type Spot } from "./spot";
+import { apply, type Bounds, fit, fragment, LENS, type Place, placeOf, type Spot, touch } from "./spot";
 import { TextPanel } from "./text";
 
 interface Key {
@@ -34,6 +35,13 @@ interface WalkNode {
 const IN_MATRIX: Record<string, string> = { zoom_in: "+", zoom_out: "-", page_up: "PageUp", page_down: "PageDown" };
 const TITLES: Record<string, string> = { copy: "copy", write: "save", help: "keys", palette: "commands", explain: "" };
 
+// What is said of a change of the scale.
+const SHAPES = { sqrt: "the root of weights", linear: "weights", log: "the logarithm of weights" };
+const SAID: Record<string, (place: Place) => string> = {
+  scale: ({ shape }) => `colours follow ${SHAPES[shape]}`,
+  sinks: ({ sinks }) => `sinks are ${sinks ? "in" : "out of"} the scale`,
+};
+
 export function Walk({ node, data }: { node: WalkNode; data: Data }) {
   const [scenes] = useState(
     () => new Map(node.scenes.map((scene) => [`${scene.text},${scene.mask}`, new Scene(scene, data)])),
@@ -50,7 +58,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       queries: scene.queries.length,
       keys: scene.keys.length,
       stages,
-      displays: ["thumbnails", ...(roles ? ["roles"] : []), ...numbers.map((n) => n.name)],
+      displays: [LENS, "thumbnails", ...(roles ? ["roles"] : []), ...numbers.map((n) => n.name)],
     };
   };
   const [place, setPlace] = useState<Place>(() => {
@@ -65,6 +73,9 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       needle: "",
       predictions: scene.data.predictions.length > 0,
       digits: false,
+      shape: palette.shapes[0]!,
+      sinks: true,
+      touched: false,
     };
     const found = placeOf(location.hash, start, sceneAt);
     return fit(found, boundsOf(found.spot));
@@ -114,7 +125,10 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     say("");
     if (name === "find") needle.current?.focus();
     else if (name in TITLES) setDialog(name);
-    else if (name.endsWith("_panel")) document.getElementById(`panel-${name.slice(0, -6)}`)?.focus();
+    else if (name === "lens") {
+      setPlace((now) => ({ ...now, display: LENS, touched: true }));
+      setTimeout(() => document.getElementById("lens-first")?.focus());
+    } else if (name.endsWith("_panel")) document.getElementById(`panel-${name.slice(0, -6)}`)?.focus();
     else if (name === "next_match" || name === "previous_match") {
       const next = match(name === "next_match" ? 1 : -1);
       setPlace((now) => apply(now, "found", bounds, next));
@@ -124,7 +138,8 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     } else if (name === "follow") {
       const target = key === null || !scene.data.aligned ? undefined : scene.queries.find(scene.keys.positions[key]!);
       setPlace((now) => apply(now, "follow", bounds, target));
-    } else
+    } else {
+      if (name === "scale" || name === "sinks") say(SAID[name]!(apply(place, name, bounds)));
       setPlace((now) => {
         const next = apply(now, name, bounds, value);
         const { text, mask, query, key } = next.spot;
@@ -134,8 +149,9 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
           const there = scene.on(to, "keys", key ?? -1);
           next.spot = { ...next.spot, query: scene.on(to, "queries", query), key: there < 0 ? null : there };
         }
-        return fit(next, boundsOf(next.spot));
+        return touch(fit(next, boundsOf(next.spot)), now);
       });
+    }
   };
   const acting = useRef(act);
   acting.current = act;
@@ -163,7 +179,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {
       const next = { ...now, spot: { ...now.spot, ...changes } };
-      return fit(next, boundsOf(next.spot));
+      return touch(fit(next, boundsOf(next.spot)), now);
     });
   const listed = (): Command[] => {
     const { copies, saves } = exportsOf(scene, head, place, key, command, node.stageHelp, say);
@@ -236,6 +252,17 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
         />
         {place.needle && <span class="dim">{found.size} found</span>}
         <span class="tools">
+          <button type="button" onClick={() => act("scale")} title={`colours follow ${SHAPES[place.shape]} (L)`}>
+            {{ sqrt: "√", linear: "linear", log: "log" }[place.shape]} scale
+          </button>
+          <button
+            type="button"
+            aria-pressed={!place.sinks}
+            onClick={() => act("sinks")}
+            title="a scale without sinks (z)"
+          >
+            no sinks
+          </button>
           <button
             type="button"
             aria-pressed={place.pinned !== null}

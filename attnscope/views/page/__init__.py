@@ -6,6 +6,7 @@ compressed base64 in an element that no browser executes, and its policy forbids
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from html import escape
@@ -16,6 +17,8 @@ from attnscope.base.system.escape import as_unicode
 from attnscope.views.page.container import Container
 from attnscope.views.page.rendering import DRAWN, render
 from attnscope.views.page.walk import Walk, lowered_walk
+from attnscope.views.palette import DARK, LIGHT
+from attnscope.views.scales import LARGEST_RATIO, SHAPES, TICKS
 
 # Version of the data, of which a script reads only its own.
 VERSION = 1
@@ -29,7 +32,13 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
     """Yield a page, piece by piece."""
     container = Container()
     nodes = render(parts, container)
-    header = {"version": VERSION, "title": as_unicode(title), "nodes": nodes}
+    palette = {
+        "surfaces": {"light": asdict(LIGHT), "dark": asdict(DARK)},
+        "shapes": list(SHAPES),
+        "ticks": TICKS,
+        "ratio": LARGEST_RATIO,
+    }
+    header = {"version": VERSION, "title": as_unicode(title), "palette": palette, "nodes": nodes}
     data = b64encode(container.packed(header)).decode()
     script, style = asset("page.js"), asset("page.css")
     head = (

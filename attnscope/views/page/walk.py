@@ -12,7 +12,7 @@ from attnscope.views.page.container import Array, Container, Reference
 from attnscope.views.page.elements import spans_of, text_of
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import later_steps
-from attnscope.views.walk.keys import ACTIONS, spell_keys
+from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_keys
 from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
 
 # Decimals of rounded statistics.
@@ -60,6 +60,7 @@ _PAGE_HELP = {
     "zoom_in": "Larger cells.",
     "zoom_out": "Smaller cells, down to the whole matrix.",
     "digits": "Numbers in cells, or none.",
+    "display": "Heads as the lens, thumbnails, roles, or one number.",
     "write": "Save a figure, the matrix, or this page.",
     "help": "All keys.",
 }
@@ -122,7 +123,7 @@ def _keys(scenes: Sequence[Node], texts: int, masks: int) -> Iterator[Node]:
         "stage": all(len(scene["stages"]) < 2 for scene in scenes),
         "explain": not any("masked" in unit["stages"] for scene in scenes for unit in scene["units"]),
     }
-    for action in ACTIONS:
+    for action in (*ACTIONS, *ON_PAGES):
         if action.page and not idle.get(action.name.removeprefix("next_").removeprefix("previous_")):
             kept = replace(action, keys=tuple(key for key in action.keys if "+" not in key[1:]))
             spelled = spell_keys(kept, between=" or ")

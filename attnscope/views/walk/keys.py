@@ -85,6 +85,14 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("help", ("?",), "This help.", _OTHER, "help"),
     KeyAction("quit", ("q",), "Quit, and print the command that shows the same place.", _OTHER, "quit", page=False),
 )
+# Actions that pages have, and explore does not have yet.
+ON_PAGES: tuple[KeyAction, ...] = (
+    KeyAction(
+        "lens", ("a",), "This cell, or this row, in all heads; then 1 to 9 goes to one of the strongest.", _HEADS
+    ),
+    KeyAction("scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _SHOW),
+    KeyAction("sinks", ("z",), "Take sinks (first and special tokens) out of the scale, or back in.", _SHOW),
+)
 # The most useful first: the footer has as many as there is room for.
 FOOTER = tuple(
     "help quit palette follow next_head next_layer stage mask pin cut explain find edit predictions roles display "

@@ -1,0 +1,121 @@
+// The lens: one cell in all heads, or of one row the strongest source of every head that is no sink.
+import { useMemo, useRef } from "preact/hooks";
+import { weightText } from "./arithmetic";
+import { Bar } from "./elements";
+import { fixed, sizedText } from "./format";
+import type { Head, Scene } from "./model";
+import type { Spot } from "./spot";
+
+// What a head has of a cell.
+export interface Seen {
+  layer: number;
+  head: number;
+  name: string;
+  query: number;
+  key: number;
+  weight: number; // NaN if it is not known
+  bound: boolean; // the weight is at most that
+  value: number | undefined; // α·‖v‖, if it is listed
+}
+
+export function inHead(head: Head, query: number, key: number): Seen {
+  const [layer, number] = head.unit.at;
+  const listed = head.listed(query)?.find((one) => one.key === key)?.measures;
+  const exact = head.cell("weights", query, key) ?? listed?.weight;
+  const most = exact === undefined ? head.least(query) : undefined;
+  return {
+    layer,
+    head: number,
+    name: head.unit.name,
+    query,
+    key,
+    weight: exact ?? most ?? Number.NaN,
+    bound: most !== undefined,
+    value: listed?.value,
+  };
+}
+
+// The strongest cell of a row, or of a column, that is on no sink and not on the token itself.
+function strongest(head: Head, query: number, key: number | null): Seen | null {
+  const { scene } = head;
+  let [most, found] = [0, -1];
+  const weigh = (at: number, share: number) => {
+    if (share > most) [most, found] = [share, at];
+  };
+  if (key === null)
+    for (const [at, share] of head.shares(query)) {
+      if (!scene.sinks.has(at) && scene.keys.positions[at] !== scene.queries.positions[query]) weigh(at, share);
+    }
+  return found < 0 ? null : inHead(head, query, found);
+}
+
+// Heads by layer and head: null for those of which nothing is known.
+export function seenInHeads(scene: Scene, spot: Spot): (Seen | null)[][] {
+  const { query, key } = spot;
+  return scene.data.layers.map((_, layer) =>
+    scene.data.heads.map((_, number) => {
+      const head = scene.head(layer, number);
+      if (!head) return null;
+      return key === null ? strongest(head, query, null) : inHead(head, query, key);
+    }),
+  );
+}
+
+export function useLens(scene: Scene, spot: Spot, active: boolean): (Seen | null)[][] | null {
+  return useMemo(
+    () => (active ? seenInHeads(scene, spot) : null),
+    [scene, active, spot.query, spot.key, spot.text, spot.mask],
+  );
+}
+
+const LISTED = 9; // heads with a key of their own
+
+export function sayOf(scene: Scene, seen: Seen): string {
+  const weight = Number.isNaN(seen.weight) ? "not known" : `${seen.bound ? "at most " : ""}${weightText(seen.weight)}`;
+  return `${seen.name}: ${scene.queries.name(seen.query)} → ${scene.keys.name(seen.key)} ${weight}`;
+}
+
+export function LensList(props: {
+  scene: Scene;
+  seen: (Seen | null)[][];
+  spot: Spot;
+  goto: (changes: Partial<Spot>) => void;
+}) {
+  const { scene, seen, spot, goto } = props;
+  const list = useRef<HTMLOListElement>(null);
+  const known = seen.flat().filter((one): one is Seen => one !== null && !one.bound && one.weight > 0);
+  const strong = known.sort((a, b) => b.weight - a.weight).slice(0, LISTED);
+  const go = (one: Seen) => goto({ layer: one.layer, head: one.head, key: spot.key ?? one.key });
+  return (
+    <ol
+      class="lens"
+      ref={list}
+      aria-label="Strongest heads"
+      onKeyDown={(event) => {
+        const one = strong[Number(event.key) - 1];
+        if (!one) return;
+        go(one);
+        event.preventDefault();
+        event.stopPropagation();
+      }}
+    >
+      {strong.map((one, rank) => (
+        <li key={one.name}>
+          <button
+            type="button"
+            class="plain"
+            id={rank ? undefined : "lens-first"}
+            aria-current={one.layer === spot.layer && one.head === spot.head}
+            title={one.value === undefined ? undefined : `α·‖v‖ ${sizedText(one.value)}`}
+            onClick={() => go(one)}
+          >
+            <kbd>{rank + 1}</kbd> <b>{one.name}</b> {spot.key === null && <bdi>{scene.keys.labels[one.key]?.name}</bdi>}
+            <Bar share={one.weight} />
+            <span data-lens={one.name}>{one.weight >= 0.01 ? fixed(one.weight, 2) : weightText(one.weight)}</span>
+          </button>
+        </li>
+      ))}
+      {!strong.length && <li class="dim">no head</li>}
+    </ol>
+  );
+}
