@@ -29,6 +29,9 @@ if os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
         if spec and spec.origin and not Path(importlib.util.cache_from_source(spec.origin)).exists():
             importlib.import_module(name)
 
+# Tests, and processes that they start, do not read the settings of whoever runs them.
+os.environ["ATTNSCOPE_NO_SETTINGS"] = "1"
+
 # As in runs of attnscope: otherwise, oneDNN keeps what it prepared for a thousand shapes of matrices, which are GBs.
 os.environ.update({"LRU_CACHE_CAPACITY": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32"})
 

@@ -36,6 +36,12 @@ def test_samples_and_configs_travel_in_the_wheel(installed, tmp_path):
     assert "window:2" in ran.stdout
 
 
+def test_what_agents_read_travels_in_the_wheel(installed):
+    for name in ("SKILL.md", "llms.txt", "schema.json"):
+        shipped = installed / "attnscope" / "_shipped" / name
+        assert shipped.read_bytes() == (ROOT / "docs" / name).read_bytes()
+
+
 def test_the_wheel_says_that_it_is_typed(installed):
     assert (installed / "attnscope" / "py.typed").is_file()
 

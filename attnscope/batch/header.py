@@ -145,6 +145,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
         grouping: How texts are grouped into forward passes.
         mask_cells: First 16 hexadecimal digits of the SHA-256 of each matrix that the mask names; absent if it names
             none.
+        configured: Options whose values came from a settings file, and where that file has them.
     """
 
     schema: str
@@ -154,6 +155,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     input: InputFacts
     grouping: Grouping
     mask_cells: tuple[str, ...] = ()
+    configured: dict[str, str] = {}
 
 
 _OPTIONS = (
@@ -162,6 +164,7 @@ _OPTIONS = (
     "provenance.part", "provenance.tokenizer",
 )  # fmt: skip
 _FREE = ("provenance.model", "provenance.adapter", "provenance.values", "input.name")  # names, and what follows others
+_CONFIGURED = "configured."  # where values came from, not what they are
 _WORDS = {
     "provenance.fingerprint": "was started with another model, adapter, tokenizer or file of arrays",
     "provenance.weights_hash": "was started with other weights of the model",
@@ -184,7 +187,7 @@ def find_change(old: Header, new: Header) -> str | None:
             end = f"without {arg(name)}" if new_value is None else arg(name, new_value)
             return f"was started {start}, now it is {end}"
     for name in (*_WORDS, *(was | now)):
-        if name not in _FREE and was.get(name) != now.get(name):
+        if name not in _FREE and not name.startswith(_CONFIGURED) and was.get(name) != now.get(name):
             label = name.rpartition(".")[2].replace("_", " ")
             return _WORDS.get(
                 name, f"was started with {label} {_shown(was.get(name))}, now it is {_shown(now.get(name))}"

@@ -5,8 +5,8 @@ another one, which ends at once, finds out what the header says.
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -54,6 +54,9 @@ class DumpConfig:
     strict: bool = False
     max_minutes: float | None = None  # stop after this time, with everything saved; None for no limit
     workers: int | None = 0  # processes that compute; 0 for this one alone, None for the faster choice
+    configured: Mapping[str, str] = field(
+        default_factory=dict
+    )  # options from settings files, and where these have them
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ class Loader:
         values = "pooled" if "pooled" in settings.keep and "stages" not in settings.keep else "exact"
         cells = tuple(cells_digest(run.matrices[name])[:16] for name in mask_files(run.mask))
         origin = provenance(source, run, model.device, values)
-        new = Header(SCHEMA, origin, mask, settings, self.facts, bounds, cells)
+        new = Header(SCHEMA, origin, mask, settings, self.facts, bounds, cells, dict(self.order.configured))
         if old is not None:
             _check_same(old, new, journal.path)
         return Loaded(lambda number: model, new, holds, workers)

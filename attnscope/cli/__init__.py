@@ -7,13 +7,21 @@ import os
 import sys
 from contextlib import nullcontext, suppress
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
-from attnscope.base.errors import AttnscopeError, Exit, arg
+from attnscope.base.errors import AttnscopeError, Exit, arg, spell_options
 from attnscope.base.system.escape import escape_control
 from attnscope.base.system.product_caches import small_product_caches
 from attnscope.base.system.signals import end_on_signals
-from attnscope.cli.process import PipeClosed, checked_stdout, forbid_network, one_line_warnings, print_notice
+from attnscope.cli.process import (
+    PipeClosed,
+    checked_stdout,
+    forbid_network,
+    one_line_warnings,
+    print_notice,
+    write_notices_as_json,
+)
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "could not create a primitive")
 _NOT_MAPPED = "failed to map segment from shared object"  # how the dynamic linker says that there is no address space
@@ -31,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     """
     signals = end_on_signals() if argv is None else nullcontext()
     forbid_network()
+    write_notices_as_json(_wants_json_errors(sys.argv[1:] if argv is None else argv))
     with small_product_caches(), checked_stdout(), one_line_warnings(), signals:
         try:
             code = _run(sys.argv[1:] if argv is None else argv)
@@ -40,6 +49,18 @@ def main(argv: list[str] | None = None) -> int:
             with suppress(BaseException):
                 sys.stdout.flush()
     return code
+
+
+def _wants_json_errors(argv: list[str]) -> bool:
+    """Tell whether `--errors json` is on the command line, also if that cannot be parsed."""
+    options = argv[: argv.index("--")] if "--" in argv else argv
+    asked = os.environ.get("ATTNSCOPE_ERRORS") == "json"
+    for word, following in pairwise([*options, ""]):
+        if word == "--errors":
+            asked = following == "json"
+        elif word.startswith("--errors="):
+            asked = word == "--errors=json"
+    return asked
 
 
 def _run(argv: list[str]) -> int:
@@ -91,15 +112,15 @@ def _report_error(error: BaseException) -> int:
         for line in "".join(traceback.format_exception(error)).splitlines():
             print_notice("debug", escape_control(line))
     known = _as_attnscope_error(error)
-    print_notice("error", _line(known) if known else _bug_message(error))
-    return known.code if known else Exit.BUG
+    if known is None:
+        message = _bug_message(error)
+        print_notice("error", message, {"message": message, "where": None, "hint": None, "exit_code": int(Exit.BUG)})
+        return Exit.BUG
+    from attnscope.request.options import on_command_line  # the option table is only imported for errors
 
-
-def _line(error: AttnscopeError) -> str:
-    """Word an error for the command line; the option table is only imported for that."""
-    from attnscope.request.options import on_command_line
-
-    return error.line(on_command_line)
+    parts = {name: part and spell_options(part, on_command_line) for name, part in known.parts._asdict().items()}
+    print_notice("error", known.line(on_command_line), {**parts, "exit_code": int(known.code)})
+    return known.code
 
 
 def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:

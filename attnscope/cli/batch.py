@@ -170,6 +170,7 @@ def _order(name: str, given: Given) -> "DumpConfig":
         strict=given.strict,
         max_minutes=given.max_minutes,
         workers=None if given.workers == "auto" else given.workers or 0,
+        configured=given.settings,
     )
 
 

@@ -110,7 +110,7 @@ def _compare_runs(
     named = sides.axis()
     if named is not None:
         refuse_idle_what_if(given)
-    axis, values = named or _masks(several)
+    axis, values = named or _masks({name: values for name, values in several.items() if name in given.typed})
     compared = "text" if axis == "chat" else axis  # chats become texts
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once

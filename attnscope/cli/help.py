@@ -13,7 +13,8 @@ from typer import TyperException
 from typer.core import TyperCommand, TyperGroup
 
 from attnscope.base.errors import UsageError, arg, did_you_mean, nearest
-from attnscope.cli.parameters import WORDS
+from attnscope.cli.parameters import SETTINGS, WORDS
+from attnscope.cli.settings import settings_of
 from attnscope.request.arguments import with_ray_address
 from attnscope.request.options import COMMANDS
 from attnscope.studies.registry import options_of
@@ -45,6 +46,7 @@ class Command(TyperCommand):
         args = with_ray_address(args) if self.name == "batch" else args
         args = _without_aliases(str(self.name), args)
         ctx.meta[WORDS] = list(args)
+        self._read_settings(ctx, args)
         take_plain_values(self.get_params(ctx))
         refuse_option_as_value(self.get_params(ctx), args)
         try:
@@ -58,6 +60,14 @@ class Command(TyperCommand):
         if extra and not ctx.resilient_parsing:
             raise extra_arguments(extra, ctx)
         return extra
+
+    def _read_settings(self, ctx: Any, args: Sequence[str]) -> None:
+        """Make settings the defaults of options; what only shows help, or completes, needs none."""
+        if ctx.resilient_parsing or {"-h", "--help", "--version"} & set(args) or self.name == "help":
+            return
+        settings = settings_of(str(self.name), args)
+        ctx.default_map = {name: setting.typed for name, setting in settings.items()}
+        ctx.meta[SETTINGS] = {name: setting.source for name, setting in settings.items()}
 
 
 class Group(TyperGroup):

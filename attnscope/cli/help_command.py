@@ -1,12 +1,16 @@
 """The command `attnscope help`: everything about a command or a topic."""
 
-from attnscope.base.errors import UsageError, did_you_mean
+import sys
+
+from attnscope.base.errors import UsageError, arg, did_you_mean
 from attnscope.cli.parameters import Given
 
 EXAMPLES = """
 attnscope help run
 attnscope help run masks
 attnscope help spans
+attnscope help --skill
+attnscope help --json | jq '.commands[] | select(.name == "run") | .options[].name'
 """
 
 
@@ -21,6 +25,13 @@ def help_command(given: Given) -> None:
     from attnscope.cli.topics import TOPICS
 
     command, topic = given.command, given.topic
+    if given.json or given.skill:
+        if command is not None or (given.json and given.skill):
+            raise UsageError("shows all commands", where=arg("json" if given.json else "skill"), hint="pass it alone")
+        from attnscope.cli.catalog import catalog_text, skill
+
+        sys.stdout.write(catalog_text() if given.json else skill())
+        return
     if command is None:
         text = program_help()
     elif command in COMMANDS:

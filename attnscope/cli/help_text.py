@@ -14,7 +14,7 @@ from attnscope.cli.commands import COMMANDS, load
 from attnscope.cli.option_text import described, names_and_text, names_of, with_statistics
 from attnscope.cli.process import wants_color
 from attnscope.cli.topics import TOPICS
-from attnscope.request.options import Option
+from attnscope.request.options import COMMON, OTHER, Option
 from attnscope.studies.registry import options_of
 
 _EXAMPLES = 4  # of a command in `-h`
@@ -28,7 +28,7 @@ attnscope explain "The bank by the river" --query bank
 attnscope heads
 attnscope ablate "The bank by the river" --each head
 attnscope batch texts.txt -o dump.jsonl"""
-_COMMON = (
+_FLAGS = (
     ("-h", "Show the options that most runs use."),
     ("--help", "Show this help, with every option."),
     ("--version", "Show the version."),
@@ -101,11 +101,10 @@ def program_help() -> str:
 
 
 def short_help(name: str) -> str:
-    """Return what most people need of a command; all of it, if that is little."""
+    """Return what most people need of a command: the options with a brief line; all, if none has one."""
     options = options_of(name)
     brief = [(names_of(option), described(name, option.brief)) for option in options if option.brief]
-    if not brief:
-        return full_help(name)
+    brief = brief or _rows(name, options)
     writer = _Writer()
     command = load(name)
     writer.line(_usage(name, options))
@@ -114,11 +113,11 @@ def short_help(name: str) -> str:
     writer.heading("Options")
     writer.definitions(brief)
     writer.heading("More")
-    topics = " ".join(_topics_of(options))
-    every = sum(not option.hidden for option in options)
-    writer.definitions(
-        [(f"attnscope {name} --help", f"all {every} options"), (f"attnscope help {name} TOPIC", f"TOPIC: {topics}")]
-    )
+    every = sum(not option.hidden for option in (*options, *COMMON))
+    more = [(f"attnscope {name} --help", f"all {every} options")]
+    if topics := _topics_of(options):
+        more.append((f"attnscope help {name} TOPIC", f"TOPIC: {' '.join(topics)}"))
+    writer.definitions(more)
     return writer.text()
 
 
@@ -131,16 +130,16 @@ def full_help(name: str) -> str:
     writer.paragraphs(command.help)
     for group in dict.fromkeys(option.group for option in options):
         rows = _rows(name, [option for option in options if option.group == group])
-        if group == "Options":
-            rows += _COMMON
+        if group == OTHER:
+            rows += [*_rows(name, COMMON), *_FLAGS]
         writer.heading(group)
         writer.definitions(rows)
     if name == "heads":
         writer.heading("Roles")
         writer.definitions(_roles())
-    if all(option.group != "Options" for option in options):
-        writer.heading("Options")
-        writer.definitions(_COMMON)
+    if all(option.group != OTHER for option in options):
+        writer.heading(OTHER)
+        writer.definitions([*_rows(name, COMMON), *_FLAGS])
     writer.examples(command.examples.splitlines())
     topics = _topics_of(options)
     if topics:

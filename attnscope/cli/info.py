@@ -13,6 +13,7 @@ attnscope info --model ./my-bert/config.json
 attnscope info --config sliding-window --cost
 attnscope info --model ./my-bert --json | jq .parameters
 attnscope info --list
+attnscope info --settings
 """
 
 
@@ -28,6 +29,9 @@ def info(given: Given) -> None:
     from attnscope.studies.info import screen as view
     from attnscope.views.terminal import draw
 
+    if given.settings_listed:
+        _show_settings(given)
+        return
     if given.list:
         _refuse_beside_list(given)
         models = known_models()
@@ -48,8 +52,30 @@ def info(given: Given) -> None:
         draw(view.present_info(description, rows, data_only=given.quiet), console("auto"))
 
 
+def _show_settings(given: Given) -> None:
+    """Print the settings of every command, and where each comes from."""
+    import json
+
+    from attnscope.base.system.escape import escape_control
+    from attnscope.cli.settings import described_settings
+
+    listed = described_settings(given.command_line)
+    if given.format == "json":
+        print(json.dumps(listed, ensure_ascii=False))
+        return
+    print("files    " + (escape_control(", ".join(listed["files"])) or "none"))
+    if listed["profiles"]:
+        print("profiles " + escape_control(", ".join(listed["profiles"])))
+    rows = [(setting["option"], setting["value"], setting["source"]) for setting in listed["settings"]]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    for (option, value, source), setting in zip(rows, listed["settings"], strict=True):
+        commands = ", ".join(setting["commands"])
+        line = f"{option:{widths[0]}}  {value:{widths[1]}}  {source}  ({commands})"
+        print(escape_control(line))
+
+
 def _refuse_beside_list(given: Given) -> None:
     for name in (*(option.name for option in COMPLETE_MODEL), "cost"):
-        ignored = name == "model" and given.model == os.environ.get("ATTNSCOPE_MODEL")
+        ignored = name in given.settings or (name == "model" and given.model == os.environ.get("ATTNSCOPE_MODEL"))
         if getattr(given, name) and not ignored:
             raise UsageError(f"cannot be used with {arg('list')}", where=arg(name), hint="remove one of them")

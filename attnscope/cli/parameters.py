@@ -8,19 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from attnscope.base.errors import UsageError, arg
+from attnscope.base.errors import OptionName, UsageError, arg, spell_options
 from attnscope.cli import completion
 from attnscope.cli.option_text import described
-from attnscope.request.options import Option
+from attnscope.request.options import COMMON, Option
 from attnscope.studies.registry import options_of
 
 WORDS = "attnscope.words"  # where the context of a command has what was typed
+SETTINGS = "attnscope.settings"  # where it has the options whose value is from a settings file
 
 
 class Given(SimpleNamespace):
     """The value of every option of a command, by its name."""
 
     typed: frozenset[str]
+    settings: Mapping[str, str]  # options whose value is from a settings file, and where that file has it
     command_line: tuple[str, ...]
 
     def __getattr__(self, name: str) -> Any:
@@ -37,8 +39,8 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
     options = options_of(name)
 
     def call(typer_context: typer.Context, **values: Any) -> None:
-        for name in flags:
-            del values[name]
+        for common in (*flags, *(option.name for option in COMMON)):
+            del values[common]
         sources = {option.name: typer_context.get_parameter_source(option.name) for option in options}
         typed = (name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
         for option in options:
@@ -54,18 +56,39 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
         if "json" in values and "format" in values:
             values["format"] = _format(values["format"], json=values["json"])
         words = typer_context.meta.get(WORDS, ())
-        function(Given(**values, typed=frozenset(typed), command_line=tuple(words)))
+        settings = typer_context.meta.get(SETTINGS, {})
+        try:
+            function(Given(**values, typed=frozenset(typed), command_line=tuple(words), settings=settings))
+        except UsageError as error:
+            raise _naming_settings(error, settings) from error
 
     first = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     last = [
         inspect.Parameter(eager, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
         for eager, annotation in flags.items()
     ]
-    parameters = [first, *(_parameter(name, option) for option in options), *last]
+    parameters = [first, *(_parameter(name, option) for option in (*options, *COMMON)), *last]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     return call
+
+
+def _naming_settings(error: UsageError, settings: Mapping[str, str]) -> UsageError:
+    """Add where settings files set the options that an error names, since nobody typed them."""
+    names: list[str] = []
+
+    def note(named: OptionName) -> str:
+        names.append(named.name)
+        return ""
+
+    for part in error.parts:
+        spell_options(part or "", note)
+    sources = [f"{arg(name)} is set in {settings[name]}" for name in dict.fromkeys(names) if name in settings]
+    if sources:
+        hint = "; ".join([*([error.parts.hint] if error.parts.hint else []), *sources])
+        error.parts = error.parts._replace(hint=hint)
+    return error
 
 
 def _format(format: str | None, *, json: bool) -> str | None:

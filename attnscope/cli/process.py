@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import select
 import stat
@@ -24,6 +25,7 @@ _QUIET_OFFLINE = {
 }
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _typed: dict[str, str] = {}  # the user's own settings of these
+_json_notices = False
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
@@ -172,12 +174,28 @@ def begins(stream: Any, seconds: float) -> bool:
         return False
 
 
-def print_notice(kind: str, line: str) -> None:
-    """Write one line to stderr; a failure to write is ignored, as the exit code says the same."""
+def write_notices_as_json(wanted: bool) -> None:
+    """Choose whether each line on standard error is a JSON object."""
+    global _json_notices
+    _json_notices = wanted
+
+
+def print_notice(kind: str, line: str, facts: Mapping[str, Any] | None = None) -> None:
+    """Write one line to stderr; a failure to write is ignored, as the exit code says the same.
+
+    Args:
+        kind: What the line is: `error`, `note`, `wrote` and so on.
+        line: The line for a reader.
+        facts: Members of the JSON object that says the same; None if the line is its message.
+    """
+    if _json_notices:
+        written = json.dumps({"kind": kind, **(facts or {"message": line})}, ensure_ascii=False)
+    else:
+        written = f"attnscope: {kind}: {line}"
     try:
         if sys.stderr is not None:
             with defer_signals():
-                sys.stderr.write(f"attnscope: {kind}: {line}\n")
+                sys.stderr.write(f"{written}\n")
                 sys.stderr.flush()
     except (OSError, ValueError):
         sys.stderr = None

@@ -53,7 +53,7 @@ def model_fields(given: Given) -> dict[str, Any]:
 
 def refuse_idle_what_if(given: Given) -> None:
     """Refuse `--what-if` if there is no other mask to apply."""
-    applies = {"mask", "hide", "qkv"} & given.typed
+    applies = {"mask", "hide", "qkv"} & {*given.typed, *given.settings}
     if "what_if" in given.typed and given.what_if == "same-scores" and not applies:
         hint = f"add {arg('mask', placeholder='MASK')}"
         raise UsageError("the mask is the model's own", where=arg("what_if", given.what_if), hint=hint)

@@ -58,6 +58,8 @@ class Option:
     brief: str = ""  # its line in `-h`; empty for an option that only `--help` lists
     aliases: tuple[str, ...] = ()  # further names that the command line takes, and no help lists
     hidden: bool = False  # another way to say what a listed option says, which no help lists
+    bounds: tuple[int, int | None] | None = None  # least and largest whole number; None for other values
+    excludes: tuple[str, ...] = ()  # options whose defaults from settings are left out if this one is typed
 
     @property
     def spelled(self) -> str:
@@ -86,7 +88,7 @@ def choice(name: str, group: str, words: Any, help: str, default: str | None = N
 def number(name: str, group: str, low: int, help: str, high: int | None = None, **more: Any) -> Option:
     """Declare an option that takes a whole number within bounds."""
     read = arguments.number(arg(name), low, high)
-    return Option(name, group, help, read, more.pop("metavar", "N"), **more)
+    return Option(name, group, help, read, more.pop("metavar", "N"), bounds=(low, high), **more)
 
 
 _NUMBERS = "or numbers: 3, -1 (the last), or 0,2,5-7 (7 is included)."
@@ -122,11 +124,11 @@ THE_MODEL = (
     Option("adapter", MODEL, "LoRA adapter to add to the weights: a folder with adapter_config.json and "
         "adapter_model.safetensors; none adds no adapter.", metavar="PATH", complete="files"),
     Option("config", MODEL, "Stack described in TOML, or name of a bundled config. Weights are random unless the stack "
-        "names a weights file.", metavar="FILE|NAME", complete="configs"),
+        "names a weights file.", metavar="FILE|NAME", complete="configs", excludes=("model", "adapter", "qkv")),
     Option("tokenizer", MODEL, "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json "
         "or tokenizer.model, or a folder that has one.", metavar="PATH", complete="files"),
     Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
-        "model and a text.", metavar="FILE", complete="files"),
+        "model and a text.", metavar="FILE", complete="files", excludes=("model", "config", "what_if")),
     Option("ignore_key", MODEL, "Ignore a key of config.json that would be refused; repeatable. Recorded in the "
         "output, and noted on every screen.", metavar="NAME", several="yes"),
     Option("trust_config", MODEL, "Accept a config.json that refers to its own model code. The code is not run, so the "
@@ -192,11 +194,14 @@ TARGET = Option("target", COMPUTE, "Token whose logit {by} logit breaks down, su
 WORDS = Option("words", COMPUTE,
     "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.",
     brief="Merge the pieces of a word.")
-FORMAT = replace(choice("format", SHOW, _FORMATS, "Draw tables (default) or heat maps."), metavar="table|heat")
-DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Same as {json} if it is json.", hidden=True)
-JSON = Option("json", SHOW, "Print the exact findings as JSON.")
+FORMAT = replace(choice("format", SHOW, _FORMATS, "Draw tables (default) or heat maps.",
+    excludes=("json",)), metavar="table|heat")
+DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Same as {json} if it is json.", hidden=True,
+    excludes=("json",))
+JSON = Option("json", SHOW, "Print the exact findings as JSON.", excludes=("format",))
 FILE_OUT = Option("output", SHOW, "Write to a file; the extension sets the format: {endings}.", Path, "FILE",
-    short="-o", complete="files", brief="Write to a file: .json .html .svg .csv …")
+    short="-o", complete="files", brief="Write to a file: .json .html .svg .csv …",
+    excludes=("format", "json", "open"))
 PRECISION = number("precision", SHOW, 0, "Decimal places in tables; json, .safetensors and .npz are exact.", 9,
     metavar="DIGITS", default="2")
 QUIET = Option("quiet", SHOW, _DATA_ONLY)
@@ -210,7 +215,8 @@ _OUTPUT = (
     Option("header", SHOW, "Leave out the header, hints and notes, also of a page.", flag="--no-header", off=False,
         hidden=True),
     Option("open", SHOW,
-        "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file."),
+        "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file.",
+        excludes=("format", "json", "output")),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
 _OUTPUT_OF_CHECKS = tuple(option for option in _OUTPUT if option.name != "open")
@@ -252,7 +258,7 @@ RUN = (
     BY_LOGIT, SPECIAL, SPANS, RAN_WITHOUT, POOLED,
     Option("measure", COMPUTE, "Show how much each token contributes to every token over {layer}, instead of the "
         "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
-        arguments.rollout_measure, "NAME", "weights", complete="rollout_measures"),
+        arguments.rollout_measure, "NAME", "weights", complete="rollout_measures", excludes=("stages", "words")),
     Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
     Option("predict", COMPUTE, "Leave out the five most probable tokens (the next one, or those at every [MASK]). They "
         "are shown if the checkpoint has an output head, all layers run anyway and the texts are short; --predict "
@@ -260,7 +266,7 @@ RUN = (
     number("generate", COMPUTE, 0,
         "Continue the text by up to N tokens, each the most probable one, and show what each attended to.",
         arguments.GENERATED, default="0", brief="Continue the text, one row for each new token."),
-    TARGET, WORDS,
+    TARGET, replace(WORDS, excludes=("stages", "measure", "by")),
     number("least", COMPUTE, 0, "List the K tokens that receive the least weight from other tokens; over all layers "
         "and heads, unless {layer} or {head} selects some.", metavar="K", default="0"),
     Option("input_ids", TEXT, "Read token ids instead of TEXT: a JSON list, or an object with input_ids and optionally "
@@ -330,7 +336,8 @@ HEADS = (
         arguments.DRAWS[1]),
     Option("needle", MEASURE, "Hide this sentence in long texts, ask for its answer at the end, and show how much the "
         "retrieval heads read of it by length and depth, and the answer's probability; such as 'The key of the vault "
-        "is 71432.'", arguments.text(arg("needle")), "TEXT", brief="Hide a sentence in long texts, and ask for it."),
+        "is 71432.'", arguments.text(arg("needle")), "TEXT", brief="Hide a sentence in long texts, and ask for it.",
+        excludes=("query", "key", "against", "spans", "hide", "role", "measure", "top", "words")),
     Option("answer", MEASURE, "Part of the {needle} that is its answer; default: its last word.",
         arguments.text(arg("answer")), "TEXT"),
     Option("filler", MEASURE, "Text around the {needle}, repeated if it is short; default: built-in texts.", Path,
@@ -347,7 +354,7 @@ HEADS = (
     *_compared(THE_MACHINE, "dtype", "engine"),
 )
 ABLATE = (
-    *_with_brief(TEXTS, file="", chat=""), *COMPLETE_MODEL, CUTS,
+    *_with_brief(TEXTS, file="", chat=""), *COMPLETE_MODEL, replace(CUTS, excludes=("each", "top")),
     choice("each", CUT, Each, "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from "
         "each span of the text, on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans "
         "{spans} or {chat}.", brief="Cut each on its own, and rank them by effect."),
@@ -462,6 +469,8 @@ INFO = (
         brief="FLOPs and bytes of attention as the text grows."),
     Option("list", SHOW, "List bundled samples, bundled configs and supported families instead.",
         brief="List bundled samples, configs and families."),
+    Option("settings_listed", SHOW, "List the options that attnscope.toml, pyproject.toml or your own settings set, "
+        "and where.", flag="--settings", brief="List settings, and where each comes from."),
     Option("quiet", SHOW, "Print data only: no notes, and no explanation of the columns."),
 )
 _TABLES = tuple(part.table for part in RECORD_PARTS if part.table)
@@ -507,11 +516,19 @@ PULL = (
     Option("name", OTHER, "Repository on the Hugging Face Hub.", metavar="ORG/NAME", argument=True, required=True),
     Option("quiet", OTHER, "Hide progress and notes on standard error."),
 )
+COMMON = (
+    Option("profile", OTHER, "Take defaults from [profile.NAME] of attnscope.toml, too.", metavar="NAME"),
+    Option("no_settings", OTHER, "Leave out attnscope.toml, pyproject.toml and your own settings."),
+    choice("errors", OTHER, Literal["text", "json"], "Write errors and notes as lines of text, or as lines of JSON.",
+        default="text", variable="ATTNSCOPE_ERRORS"),
+)  # options of every command
 HELP = (
     Option("command", OTHER, "Command, or a topic of several commands.", metavar="COMMAND", argument=True,
         complete="help_words"),
     Option("topic", OTHER, "Topic of the command, such as masks; its help lists them.", metavar="TOPIC", argument=True,
         complete="topics"),
+    Option("json", OTHER, "Print all commands, options, types, defaults, exit codes and schemas as JSON."),
+    Option("skill", OTHER, "Print a SKILL.md, which tells a coding agent how to use attnscope."),
 )
 BATCH = (
     Option("file", INPUT, "Texts: .txt (one per line), .jsonl, .csv, .tsv, .parquet, .arrow, or a folder of .arrow "

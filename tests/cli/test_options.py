@@ -10,7 +10,7 @@ import pytest
 
 from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
-from attnscope.request.options import COMMANDS
+from attnscope.request.options import COMMANDS, COMMON
 from attnscope.studies.registry import options_of
 from tests.helpers import tiny_models
 from tests.helpers.architectures import write_tokenizer
@@ -96,6 +96,8 @@ ARGUMENTS = {
     "table": "rows -o out.csv --force",
     "batch table": ("contributors -o tables.parquet/", "texts.txt"),
     "convert table": "contributors",
+    "help json": ("", ""),
+    "help skill": ("", ""),
     "format": "json",
     "batch format": "txt",
     "output": "{command}.json",
@@ -209,7 +211,7 @@ def test_the_help_lists_the_options_that_a_command_accepts(command, stopped, min
     listed = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(_first_column(capfd.readouterr().out))))
     options = [option for option in options_of(command) if not option.argument]
     names = {option.off or option.spelled for option in options if not option.hidden}
-    assert listed == names | {"--help", "--version"}
+    assert listed == names | {option.spelled for option in COMMON} | {"--help", "--version"}
     for option in options:
         if option.name in ELSEWHERE:
             continue

@@ -1,0 +1,263 @@
+"""Settings: defaults of options from attnscope.toml, [tool.attnscope] of pyproject.toml, and the user's own file.
+
+A file has options of all commands at its top, a table for each command, and the same in `[profile.NAME]`:
+
+    model = "./my-bert"
+
+    [run]
+    head = "all"
+
+    [profile.paper.run]
+    precision = 3
+
+The project's file comes before the user's, a profile before the rest of the files, a command's table before the top,
+environment variables before all files, and what is typed before everything.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from attnscope.base.errors import AttnscopeError, UsageError, did_you_mean, spell_options, suggestion
+from attnscope.base.system.config_folder import config_folder
+from attnscope.request.options import COMMANDS, Option
+from attnscope.studies.registry import options_of
+
+FILE, PROJECT = "attnscope.toml", "pyproject.toml"
+LEAVE_OUT = "ATTNSCOPE_NO_SETTINGS"  # environment variable that does what --no-settings does
+_PROFILES = "profile"
+_LARGEST = 1 << 20  # bytes of a file
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The default of an option, from a file."""
+
+    option: Option
+    typed: Any  # its value as Typer takes it: text, texts of an option that is repeated, or a bool for a flag
+    path: Path
+    key: str  # where it is in the file, such as `profile.paper.run.precision`
+
+    @property
+    def source(self) -> str:
+        """The file, from the working folder or the user's, and the place in it."""
+        home = os.path.expanduser("~")
+        inside = os.path.relpath(self.path)
+        own = str(self.path)
+        if own.startswith(f"{home}/"):
+            own = f"~{own.removeprefix(home)}"
+        return f"{min(inside, own, key=len)}: {self.key}"
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table of a file with options."""
+
+    path: Path
+    key: str  # name of the table, with a point at its end; empty for the whole file
+    values: Mapping[str, Any]
+
+
+def settings_files(folder: Path) -> list[Path]:
+    """Return the files that apply in a folder: the project's, which comes first, and the user's."""
+    found = []
+    for parent in (folder, *folder.parents):
+        candidates = [parent / FILE, parent / PROJECT]
+        project = next((path for path in candidates if path.is_file() and _names_us(path)), None)
+        if project is not None:
+            found.append(project)
+            break
+    own = config_folder() / FILE
+    if own.is_file() and own not in found:
+        found.append(own)
+    return found
+
+
+def settings_of(command: str, words: Sequence[str]) -> dict[str, Setting]:
+    """Return the settings that apply to a command line, by the name of their option.
+
+    Settings that an option on the command line excludes are left out.
+
+    Args:
+        command: Name of the command.
+        words: What was typed after it.
+    """
+    profile = _typed_value(words, "--profile")
+    if os.environ.get(LEAVE_OUT) or "--no-settings" in _options(words):
+        if profile is not None:
+            raise UsageError("there are no settings to take it from", where="--profile", hint="remove --no-settings")
+        return {}
+    files = settings_files(Path.cwd())
+    tables = list(_tables(files, command, profile))
+    found: dict[str, Setting] = {}
+    for table in reversed(tables):
+        found |= _settings(table, command)
+    typed = {word.partition("=")[0] for word in _options(words)}
+    options = options_of(command)
+    names = {name: option for option in options for name in (option.spelled, option.off, option.short) if name}
+    typed_names = {names[word].name for word in typed if word in names}
+    for option in options:
+        if option.name in typed_names:
+            for excluded in option.excludes:
+                found.pop(excluded, None)
+    for name in [name for name, setting in found.items() if typed_names.intersection(setting.option.excludes)]:
+        del found[name]
+    return found
+
+
+def described_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of all commands as plain data: files, profiles, and each option with its source.
+
+    Args:
+        words: What was typed, which may name a profile, or leave settings out.
+    """
+    profile = _typed_value(words, "--profile")
+    asked = [] if profile is None else ["--profile", profile]
+    asked += ["--no-settings"] if "--no-settings" in _options(words) else []
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for command, options in COMMANDS.items():
+        for setting in settings_of(command, asked).values():
+            value = ", ".join(setting.typed) if isinstance(setting.typed, list) else str(setting.typed)
+            rows.setdefault((setting.option.spelled, value, setting.source), []).append(command)
+        for option in options:
+            if option.variable is not None and os.environ.get(option.variable):
+                row = (option.spelled, os.environ[option.variable], f"environment: {option.variable}")
+                rows.setdefault(row, []).append(command)
+    left_out = bool(os.environ.get(LEAVE_OUT)) or "--no-settings" in asked
+    files = [] if left_out else settings_files(Path.cwd())
+    profiles = [name for path in files for name in _read(path).get(_PROFILES, {})]
+    listed = [
+        {"option": option, "value": value, "source": source, "commands": commands}
+        for (option, value, source), commands in rows.items()
+    ]
+    return {"files": [str(path) for path in files], "profiles": sorted(set(profiles)), "settings": listed}
+
+
+def _names_us(path: Path) -> bool:
+    """Tell whether a pyproject.toml has a table of settings, without reading TOML in vain."""
+    return path.name == FILE or b"tool.attnscope" in path.read_bytes()[:_LARGEST]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        data = path.read_bytes()
+        whole = tomllib.loads(data.decode())
+    except OSError as e:
+        raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise UsageError(f"is not TOML ({e})", where=path, hint="repair it, or pass --no-settings") from e
+    settings = whole.get("tool", {}).get("attnscope", {}) if path.name == PROJECT else whole
+    if not isinstance(settings, dict):
+        raise UsageError("must be a table", where=f"{path}: tool.attnscope")
+    return settings
+
+
+def _tables(files: Sequence[Path], command: str, profile: str | None) -> Iterator[_Table]:
+    """Yield the tables that apply, the one that wins first; every key of every file is checked."""
+    plain: list[_Table] = []
+    profiles: list[str] = []
+    chosen: list[_Table] = []
+    for path in files:
+        values = _read(path)
+        prefix = "tool.attnscope." if path.name == PROJECT else ""
+        named = values.get(_PROFILES, {})
+        if not isinstance(named, dict) or not all(isinstance(table, dict) for table in named.values()):
+            raise UsageError("must hold tables: [profile.NAME]", where=f"{path}: {prefix}{_PROFILES}")
+        profiles += named
+        for name, table in named.items():
+            tables = _of_command(path, f"{prefix}{_PROFILES}.{name}.", table, command)
+            if name == profile:
+                chosen += tables
+        plain += _of_command(path, prefix, {k: v for k, v in values.items() if k != _PROFILES}, command)
+    if profile is not None and profile not in profiles:
+        hint = did_you_mean(profile, profiles) if profiles else f"add [profile.{profile}] to {FILE}"
+        raise UsageError(f"no such profile '{profile}'", where="--profile", hint=hint)
+    yield from chosen
+    yield from plain
+
+
+def _of_command(path: Path, key: str, values: Mapping[str, Any], command: str) -> list[_Table]:
+    """Return the command's table, and the options of all commands."""
+    tables = []
+    common = {}
+    known = {spelling for options in COMMANDS.values() for option in options for spelling in _spellings(option)}
+    for name, value in values.items():
+        if name in COMMANDS:
+            if not isinstance(value, dict):
+                raise UsageError("must be a table with options of the command", where=f"{path}: {key}{name}")
+            of_command = [spelling for option in options_of(name) for spelling in _spellings(option)]
+            _check_keys(f"{path}: {key}{name}.", value, of_command, name)
+            if name == command:
+                tables.append(_Table(path, f"{key}{name}.", value))
+        else:
+            common[name] = value
+    _check_keys(f"{path}: {key}", common, [*known, *COMMANDS], "")
+    return [*tables, _Table(path, key, common)]
+
+
+def _check_keys(where: str, values: Mapping[str, Any], known: Sequence[str], command: str) -> None:
+    for name in values:
+        if name not in known:
+            hint = suggestion(name, list(known)) or f"attnscope help {command}".rstrip() + " lists what there is"
+            raise UsageError("is no option", where=f"{where}{name}", hint=hint)
+
+
+def _spellings(option: Option) -> tuple[str, ...]:
+    """Return the keys that set an option: as typed without dashes, and as in Python."""
+    if option.argument:
+        return ()
+    return option.spelled.removeprefix("--"), option.name
+
+
+def _settings(table: _Table, command: str) -> dict[str, Setting]:
+    known = {spelling: option for option in options_of(command) for spelling in _spellings(option)}
+    found = {}
+    for name, value in table.values.items():
+        option = known.get(name)
+        if option is not None:  # otherwise an option of other commands
+            key = f"{table.key}{name}"
+            setting = Setting(option, None, table.path, key)
+            found[option.name] = replace(setting, typed=_as_typed(option, name, value, setting.source))
+    return found
+
+
+def _as_typed(option: Option, name: str, value: Any, where: str) -> Any:
+    """Return a value of TOML as it would be typed; refuse one that the option does not take."""
+    if option.is_flag:
+        if not isinstance(value, bool):
+            raise UsageError(f"must be true or false, not {value!r}", where=where)
+        # `special = false` is what the flag --no-special says
+        return not value if option.off is False and name == option.name else value
+    if isinstance(value, bool) or not isinstance(value, str | int | float | list):
+        raise UsageError(f"must be text or a number, not {value!r}", where=where)
+    texts = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    if option.several == "no":
+        texts = [",".join(texts)]
+    for text in texts:
+        try:
+            if option.read is not None:
+                option.read(text)
+        except UsageError as e:
+            hint = None if e.parts.hint is None else spell_options(e.parts.hint)
+            raise UsageError(e.parts.message, where=where, hint=hint) from e
+    return texts if option.several != "no" else texts[0]
+
+
+def _options(words: Sequence[str]) -> Sequence[str]:
+    """Return the words that may be options: those before `--`."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _typed_value(words: Sequence[str], name: str) -> str | None:
+    """Return the last value of an option among words that are not yet parsed; None if there is none."""
+    value = None
+    options = _options(words)
+    for index, word in enumerate(options):
+        if word == name and index + 1 < len(options):
+            value = options[index + 1]
+        elif word.startswith(f"{name}="):
+            value = word.partition("=")[2]
+    return value
