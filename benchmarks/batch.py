@@ -33,6 +33,7 @@ from attnscope.batch.dump import write_dump
 from attnscope.batch.header import Settings
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.sinks import SafetensorsSink
+from attnscope.findings.row_statistics import STATISTICS
 from attnscope.model.recorders import PackedMatrices
 from attnscope.request.run_config import RunConfig
 from attnscope.run.session import Session
@@ -81,7 +82,9 @@ def speed(count: int, folder: Path) -> bool:
     """Texts per second of three contenders."""
     from plain import TOP, Plain
 
-    texts, ours, plain = glosses(count), Ours(Settings(top=TOP)), Plain(minilm())
+    # Eager attention of transformers gives no scores.
+    kept = tuple(name for name in STATISTICS if name != "max_score")
+    texts, ours, plain = glosses(count), Ours(Settings(top=TOP, statistics=kept)), Plain(minilm())
     contenders: dict[str, Callable[[list[str], Path], None]] = {
         "attnscope batch": ours.dump,
         "transformers, one by one": plain.one_by_one,

@@ -28,7 +28,7 @@ from models import words, write_gpt2
 from attnscope.batch.header import Settings
 from attnscope.batch.items import Item
 from attnscope.batch.loading import open_worker
-from attnscope.batch.worker import PreparedText
+from attnscope.batch.preparing import PreparedText
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.request.spans import SpanRange, SpanRequest

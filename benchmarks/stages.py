@@ -24,8 +24,9 @@ def ours(model: str, text: Path, output: Path) -> list[float]:
     """Session, Model and Lines are what batch.dump puts together."""
     from attnscope.batch.header import Settings
     from attnscope.batch.items import Item
+    from attnscope.batch.preparing import PreparedText, run_config
     from attnscope.batch.records import encode
-    from attnscope.batch.worker import ModelWorker, PreparedText, run_config
+    from attnscope.batch.worker import ModelWorker
     from attnscope.engines.torch_setup import import_torch
     from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.run.session import Session

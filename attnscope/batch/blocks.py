@@ -16,16 +16,16 @@ from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, Grouping, Settings
 from attnscope.batch.items import Item, cost
 from attnscope.batch.reader import InputReader
 
-TEXTS_OF_A_BLOCK = 1024  # fewer make groups smaller, more make shards uneven
-_FEWEST_TOKENS = 1024  # of a block: a group
+_FEWEST = 1024  # texts of a block, and tokens of a small input's: fewer make groups smaller, more make shards uneven
 _BLOCKS = 8  # at least, even of a small input, so that there is something to share out
 
 
 def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> Grouping:
     """Return bounds with blocks about as long as a window; they do not depend on a limit, which may grow."""
     share = sum(islice(costs, settings.skip, None)) // _BLOCKS
-    most = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * _FEWEST_TOKENS, share))
-    return structs.replace(bounds, block_characters=most, block_texts=TEXTS_OF_A_BLOCK)
+    of_group = max(_FEWEST, bounds.tokens)
+    most = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * of_group, share))
+    return structs.replace(bounds, block_characters=most, block_texts=of_group)
 
 
 class BlockCounter:
@@ -76,16 +76,17 @@ class SelectedItems:
 
     def characters(self) -> int:
         """Return the total length of the selected texts in characters; approximate for a shard."""
-        return sum(self._selected_costs()) // self._settings.shard[1]
+        return sum(self.selected_costs()) // self._settings.shard[1]
 
     def count(self, bounds: Grouping) -> int:
         """Return the number of selected items."""
         (number, count), blocks = self._settings.shard, BlockCounter(bounds)
         if count == 1:
-            return sum(1 for _ in self._selected_costs())
-        return sum(blocks.next(characters) % count == number - 1 for characters in self._selected_costs())
+            return sum(1 for _ in self.selected_costs())
+        return sum(blocks.next(characters) % count == number - 1 for characters in self.selected_costs())
 
-    def _selected_costs(self) -> Iterator[int]:
+    def selected_costs(self) -> Iterator[int]:
+        """Return the lengths of the texts that `--skip` and `--limit` leave, in characters."""
         return islice(self.costs, self._settings.skip, _end(self._settings))
 
 

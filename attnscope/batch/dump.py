@@ -19,12 +19,13 @@ from attnscope.batch.header import Header
 from attnscope.batch.journal import Journal
 from attnscope.batch.loading import DumpConfig, Loader
 from attnscope.batch.pool import PoolRunner
+from attnscope.batch.preparing import PreparedText, TextPreparer, run_config
 from attnscope.batch.reader import InputReader
 from attnscope.batch.records import encode
 from attnscope.batch.runner import Runner, RunOptions
 from attnscope.batch.sinks import INDEX, open_dump
+from attnscope.batch.size import SizeCallback, estimate_size
 from attnscope.batch.summary import Summary
-from attnscope.batch.worker import PreparedText, run_config
 from attnscope.request.masks.expression import mask_files
 from attnscope.run.session import Session
 
@@ -39,12 +40,14 @@ def write_dump(
     session: Session | None = None,
     on_start: StartCallback | None = None,
     given: InputReader | None = None,
+    on_size: SizeCallback | None = None,
 ) -> Summary:
     """Write a dump, or resume one.
 
     Args:
         on_start: Called before the first text with a function that counts the records that the next run would find,
             and with the total.
+        on_size: Called before a new dump with about how much it will take.
     """
     run = run_config(order.settings, order.run)
     named = {name: read_mask(Path(name)) for name in mask_files(run.mask) if name not in run.matrices}
@@ -69,6 +72,11 @@ def write_dump(
         total = items.count(header.grouping)
         before = journal.written
         if before.header is None:
+            if on_size is not None:
+                preparer = TextPreparer(run, order.settings, session)
+                size = estimate_size(preparer, order.settings, items, header.grouping, order.output)
+                if size is not None:
+                    on_size(size)
             journal.start(encode(header))
         again = _rewritten(journal, header, items, holds)
         if before.ended and again is None:

@@ -8,20 +8,23 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, ErrorParts, UsageError, arg
 from attnscope.base.files.mask_files import cells_digest
 from attnscope.base.system.forking import Connection, fork
-from attnscope.base.system.gpu import WORTH_A_GPU, count_gpus, has_gpu_driver
+from attnscope.base.system.gpu import WORTH_A_GPU, count_gpus, cuda_device, gpu_memory, has_gpu_driver
+from attnscope.base.system.memory import machine_memory
 from attnscope.base.system.processor import count_threads
 from attnscope.batch.blocks import SelectedItems, with_blocks
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings, find_change
 from attnscope.batch.journal import Journal
+from attnscope.batch.preparing import NUMBER_BYTES, count_units, run_config
 from attnscope.batch.trial import choose_workers
-from attnscope.batch.worker import NUMBER_BYTES, ModelWorker, count_units, run_config
+from attnscope.batch.worker import ModelWorker
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import limit_threads
 from attnscope.request.estimate import MemoryDemand, estimate_memory
@@ -32,9 +35,23 @@ from attnscope.run.plan import SELECT_LESS, spare_memory
 from attnscope.run.session import Session, describe_mask_use, provenance
 from attnscope.studies.ablate.plan import bytes_per_token, logit_bytes
 
-_TOKENS, _VALUES, _WINDOW = 1024, 1 << 22, 1 << 24  # larger windows: little faster, and two are held at once
 
-_WINDOW_WORK = 2e11  # multiplications of a window: a few seconds of a CPU, after which what it found is saved
+class DeviceLimits(NamedTuple):
+    """What suits a device: at most so much goes through the model, or is written, together."""
+
+    tokens: int  # of a group, padding included
+    values: int  # kept of a group
+    window: int  # values kept of a window: larger ones are little faster, and two are held at once
+    work: float  # multiplications of a window: a few seconds, after which what it found is saved
+
+    def halved(self) -> "DeviceLimits":
+        """Return half of what goes through the model together."""
+        return self._replace(tokens=self.tokens // 2, values=self.values // 2, window=self.window // 2)
+
+
+_ON_CPU = DeviceLimits(1 << 10, 1 << 22, 1 << 24, 2e11)
+_ON_GPU = DeviceLimits(1 << 14, 1 << 26, 1 << 27, 2e14)
+_SHARE_OF_GPU = 4  # a group and what is kept of it take at most this part of the device
 _LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
 _FEWEST = 256  # tokens of a window: fewer at a time take longer each
 _SPANS = 16  # spans that a text is taken to have, each of which is cut
@@ -77,7 +94,7 @@ def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[M
     run = run_config(settings, run)
     model, bounds, holds = _open(settings, run, session)
     source = session.source(run)
-    _, most = _window_tokens(source, model.device.type, _count_cuts(settings, run, source))
+    _, most = _window_tokens(source, bounds, model.device.type, _count_cuts(settings, run, source))
     return model, replace(bounds, window_tokens=most, threads=limit_threads(run.threads or 0)), holds
 
 
@@ -168,7 +185,7 @@ class Loader:
             if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
                 model.warm_up()  # workers that are forked now share the weights
         if old is None:
-            first, most = _window_tokens(source, model.device.type, _count_cuts(settings, run, source))
+            first, most = _window_tokens(source, bounds, model.device.type, _count_cuts(settings, run, source))
             bounds = replace(bounds, window_tokens=most, first_window_tokens=first)
             bounds = with_blocks(bounds, settings, self.items.costs)
         if workers is None:
@@ -210,18 +227,35 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     numbers = max(1, spare // NUMBER_BYTES)
     a_token = estimate_memory(source.config, run.dtype, demand)["activations"] // tokens
     a_token += sum(bytes_per_token(source)) if cut else 0
+    limits = _device_limits(run, a_token)
     if run.max_memory is None:
-        needed = _TOKENS * a_token + 4 * _VALUES * NUMBER_BYTES
+        needed = limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES
         if needed > spare:
             message = (
                 f"a group of texts needs {format_bytes(needed)}, but half of the free memory is {format_bytes(spare)}"
             )
             raise AttnscopeError(message, hint=f"free some memory, or use smaller groups with {arg('max_memory')}")
-        return Grouping(_TOKENS, _VALUES, _WINDOW, 0), numbers // 4, stream_reason, memory
-    window = min(_WINDOW, _power_of_two(numbers // 4))
-    tokens = min(_TOKENS, _power_of_two(max(1, spare // 4 // a_token)))
-    bounds = Grouping(tokens, min(_VALUES, window), window, 0)
+        return Grouping(limits.tokens, limits.values, limits.window, 0), numbers // 4, stream_reason, memory
+    window = min(limits.window, _power_of_two(numbers // 4))
+    tokens = min(limits.tokens, _power_of_two(max(1, spare // 4 // a_token)))
+    bounds = Grouping(tokens, min(limits.values, window), window, 0)
     return bounds, numbers // 4, stream_reason, memory
+
+
+def _device_limits(run: RunConfig, a_token: int) -> DeviceLimits:
+    """Return what suits the device of a run, whose activations take `a_token` bytes for each token.
+
+    It follows from the device and its whole memory, not from what is free: parts of a dump that are made on machines of
+    one kind have groups of one size.
+    """
+    device = cuda_device(run.device, WORTH_A_GPU)
+    memory = None if device is None else gpu_memory(device)
+    if memory is None:
+        return _ON_CPU
+    limits, room = _ON_GPU, min(memory.total, machine_memory()) // _SHARE_OF_GPU
+    while limits.tokens > _ON_CPU.tokens and limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES > room:
+        limits = limits.halved()
+    return limits
 
 
 def _count_cuts(settings: Settings, run: RunConfig, source: ModelSource) -> int:
@@ -229,7 +263,7 @@ def _count_cuts(settings: Settings, run: RunConfig, source: ModelSource) -> int:
     return heads + (_SPANS if "span_effects" in settings.keep else 0)
 
 
-def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, int]:
+def _window_tokens(source: ModelSource, bounds: Grouping, device: str, cuts: int) -> tuple[int, int]:
     """Return the number of tokens of the first window and of later ones: a kill loses at most the last two windows.
 
     Args:
@@ -239,8 +273,9 @@ def _window_tokens(source: ModelSource, device: str, cuts: int) -> tuple[int, in
     """
     # The second of the windows, 16 times as large as the first, is to take an eighth of the time of the last.
     a_pass = source.config.n_layers * layer_parameters(source.config)
-    least = _FEWEST if device == "cpu" and a_pass <= _LARGE else _TOKENS
-    most = max(1 if cuts else least, int(_WINDOW_WORK / max(1, (1 + cuts) * a_pass)))
+    least = _FEWEST if device == "cpu" and a_pass <= _LARGE else max(bounds.tokens, _ON_CPU.tokens)
+    work = (_ON_CPU if device == "cpu" else _ON_GPU).work
+    most = max(1 if cuts else least, int(work / max(1, (1 + cuts) * a_pass)))
     return (0 if a_pass > _LARGE else min(_FIRST, max(1, most // 128))), most
 
 

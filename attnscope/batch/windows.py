@@ -8,6 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from attnscope.base.errors import AttnscopeError, DeviceFailed, DeviceMemoryExceeded, MemoryExceeded, ModelError, arg
@@ -17,13 +18,17 @@ from attnscope.batch.items import Item
 from attnscope.batch.records import Record
 from attnscope.request.options import on_command_line
 
-MAX_WINDOW_RECORDS = 2048  # records in a window, however little is kept of each
+_AHEAD = 256  # texts that are tokenized together
+MAX_WINDOW_RECORDS = 1 << 14  # records in a window, however little is kept of each
 
 T = TypeVar("T")
 
 
 class TextWorker(Protocol[T]):
     """Prepares and computes texts."""
+
+    def read_ahead(self, items: Sequence[Item]) -> None:
+        """Do for several texts at once what `prepare` would do for each of them."""
 
     def prepare(self, item: Item) -> "T | Record":
         """Prepare a text, or return the record of one that is skipped."""
@@ -117,7 +122,7 @@ class WindowComputer(Generic[T]):
         items_of, ready_of, sizes = list[Item](), list[T | Record](), list[TextSize]()
         values = tokens = 0
         bounds = self._bounds
-        for item in items:
+        for item in self._read_ahead(items):
             ready = self._prepare(item)
             size = TextSize(0, 0, 0) if isinstance(ready, Record) else self._work.size(ready)
             full = values + size.values > bounds.window or 0 < bounds.window_tokens < tokens + size.longest
@@ -131,6 +136,21 @@ class WindowComputer(Generic[T]):
             values, tokens = values + size.values, tokens + size.longest
         if items_of:
             yield TextWindow(items_of, ready_of, sizes)
+
+    def _read_ahead(self, items: Iterable[Item]) -> Iterator[Item]:
+        unread, failure = iter(items), None
+        while failure is None:
+            texts = list[Item]()
+            try:
+                texts.extend(islice(unread, _AHEAD))  # keeps what comes before an error
+            except Exception as e:
+                failure = e
+            if not texts:
+                break
+            self._work.read_ahead(texts)
+            yield from texts
+        if failure is not None:
+            raise failure
 
     def _prepare(self, item: Item) -> "T | Record":
         if item.text is None:

@@ -130,7 +130,7 @@ def tokenize(
         # Special tokens still end the text.
         closing = min(count_closing(tokens), c.max_positions)
         tokens = tokens[: c.max_positions - closing] + tokens[len(tokens) - closing :]
-    if all(t.special for t in tokens):
+    if all([token.special for token in tokens]):
         notes.append("the text has only special tokens")
     return tokens, notes
 
@@ -138,15 +138,16 @@ def tokenize(
 def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, truncate: bool = False) -> None:
     """Refuse tokens that the model's tables have no row for, and without `truncate` more than it has positions."""
     c = source.config
-    worst = max(tokens, key=lambda t: t.type_id)
-    if c.n_segments and worst.type_id >= c.n_segments:  # a model without a segment table takes no types
+    # a model without a segment table takes no types
+    if c.n_segments and max([token.type_id for token in tokens]) >= c.n_segments:
+        worst = max(tokens, key=lambda token: token.type_id)
         rows = "1 row" if c.n_segments == 1 else f"{c.n_segments} rows"
         message = f"token '{worst.text}' has type id {worst.type_id}, but the model's segment table has {rows}"
         paired = any(token.segment for token in tokens)
         hint = f"remove {arg('pair')}, or use the model's own tokenizer" if paired else "use the model's own tokenizer"
         raise AttnscopeError(f"{message} (type_vocab_size)", where=where, hint=hint)
-    worst = max(tokens, key=lambda t: t.id)
-    if worst.id >= c.vocab_size:
+    if max([token.id for token in tokens]) >= c.vocab_size:
+        worst = max(tokens, key=lambda token: token.id)
         message = f"token '{worst.piece}' has id {worst.id}, but the embedding has {c.vocab_size} rows"
         raise AttnscopeError(message, where=where, hint="the tokenizer belongs to another model")
     if c.max_positions is not None and len(tokens) > c.max_positions and not truncate:

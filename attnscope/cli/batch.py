@@ -20,6 +20,7 @@ from attnscope.request.selection import join_label
 
 if TYPE_CHECKING:
     from attnscope.batch.loading import DumpConfig
+    from attnscope.batch.size import DumpSize
     from attnscope.batch.summary import Summary
 
 _LONG_RUN, _SLOW_TEXT = 60, 1  # seconds from which the slowest texts are named: of the run, or of one text
@@ -74,7 +75,12 @@ def batch(given: Given) -> None:
     # registered first, so that the progress bar is gone when it is called
     with at_signal(lambda: _say_stopped(begun, given)), progress(quiet=given.quiet) as on_progress:
         if resumes:
-            summary = write(order, on_progress, on_start=lambda saved, total: begun.append((saved, total)))
+            summary = write(
+                order,
+                on_progress,
+                on_start=lambda saved, total: begun.append((saved, total)),
+                on_size=None if given.quiet else _say_size,
+            )
         else:
             summary = write_document(order, on_progress)
     if not given.quiet:
@@ -115,6 +121,12 @@ def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given) -> 
         ((saved, total),) = begun
         command = "the same command without --force" if given.force else "the same command"
         print_notice("stopped", f"{saved():,} of {total:,} saved; run {command} to continue")
+
+
+def _say_size(size: "DumpSize") -> None:
+    line = size.describe("--keep heads")
+    if line is not None:
+        print_notice("size", line)
 
 
 def _check_ending(output: Path) -> bool:

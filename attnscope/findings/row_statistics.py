@@ -80,7 +80,8 @@ class RowStatistic:
     meaning: str  # definition and unit
     compute: Callable[[RowWeights], Any]  # computes it on the device, from RowWeights
     recount: Callable[[WholeRows], Array]  # computes it independently in NumPy, from WholeRows
-    key_token: Callable[[Token], bool] | None = None  # for a weight on keys of a kind: selects their tokens
+    # for a weight on keys of a kind: selects their tokens by id, text, and whether they are special
+    key_token: Callable[[Token], bool] | None = None
     # whether it requires queries and keys to be the same tokens; it is null under cross-attention
     aligned: bool = False
     # largest distance of the keys whose weight it sums, in tokens; None for another statistic
@@ -221,6 +222,25 @@ ROW_STATISTICS = (
 STATISTICS = tuple(statistic.name for statistic in ROW_STATISTICS)
 LINEAR = {statistic.name: statistic.linear for statistic in ROW_STATISTICS}
 KEY_TOKENS = {statistic.name: statistic.key_token for statistic in ROW_STATISTICS if statistic.key_token is not None}
+_SELECTED: dict[Callable[[Token], bool], dict[tuple[int, str, bool], bool]] = {}
+_MOST_SELECTED = 1 << 17  # spellings that are remembered: as many as a vocabulary has ids, or a few more
+
+
+def select_tokens(texts: Sequence[Sequence[Token]], selects: Callable[[Token], bool]) -> list[bool]:
+    """Tell for every token, text after text, whether it is of a kind; `selects` is asked once for each spelling."""
+    known = _SELECTED.setdefault(selects, {})
+    if len(known) > _MOST_SELECTED:
+        known.clear()
+    selected = []
+    for tokens in texts:
+        for token in tokens:
+            spelling = token.id, token.text, token.special
+            if spelling not in known:
+                known[spelling] = selects(token)
+            selected.append(known[spelling])
+    return selected
+
+
 WITHIN = tuple(statistic.within for statistic in ROW_STATISTICS if statistic.within is not None)
 
 

@@ -76,8 +76,13 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
 
 def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -> tuple[str, list[str]]:
     """Count and name the words of texts that the tokenizer does not know; empty if it knows all."""
-    written = [(text or "", tokens, segment) for *both, tokens in texts for segment, text in enumerate(both)]
-    if not any(token.unknown for _, tokens, _ in written for token in tokens):
+    written = [
+        (text or "", tokens, segment)
+        for *both, tokens in texts
+        if any([token.unknown for token in tokens])
+        for segment, text in enumerate(both)
+    ]
+    if not written:
         return "", []
     words = [unknown_words(*segment) for segment in written]
     unknown, count = [word for of_segment, _ in words for word in of_segment], sum(number for _, number in words)

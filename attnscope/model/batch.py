@@ -1,13 +1,13 @@
 """Batches: tokens of several texts as tensors, padded on the right."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from attnscope.findings.row_statistics import KEY_TOKENS
+from attnscope.findings.row_statistics import KEY_TOKENS, select_tokens
 from attnscope.findings.tokens import Token
 from attnscope.model.masks import padding_mask
 from attnscope.model.recorders import KeyTokens
@@ -53,15 +53,16 @@ def pad_texts(
     lengths = [len(tokens) for tokens in texts]
     longest = max(lengths)
 
-    def padded(of_token: Callable[[Token], int]) -> list[list[int]]:
-        return [[of_token(token) for token in tokens] + [0] * (longest - len(tokens)) for tokens in texts]
-
-    ids, types = padded(lambda token: token.id), padded(lambda token: token.type_id)
-    of_kinds = [padded(selects) for selects in KEY_TOKENS.values()]
     real = torch.arange(longest)[None] < torch.tensor(lengths)[:, None]  # (B, T)
+    numbers = torch.zeros(2, len(texts), longest, dtype=torch.int64)
+    numbers[0][real] = torch.tensor([token.id for tokens in texts for token in tokens])
+    numbers[1][real] = torch.tensor([token.type_id for tokens in texts for token in tokens])
+    selected = real.new_zeros(len(KEY_TOKENS), len(texts), longest)
+    for of_kind, selects in zip(selected, KEY_TOKENS.values(), strict=True):
+        of_kind[real] = torch.tensor(select_tokens(texts, selects))
     # each upload waits for the device
-    numbers = torch.stack([torch.tensor(ids), torch.tensor(types)]).to(device)
-    real, *kinds = torch.cat([real[None], torch.tensor(of_kinds, dtype=torch.bool)]).to(device)
+    numbers = numbers.to(device)
+    real, *kinds = torch.cat([real[None], selected]).to(device)
     placed = None
     if any(given is not None for given in positions):
         every = [list(range(n) if given is None else given) for given, n in zip(positions, lengths, strict=True)]

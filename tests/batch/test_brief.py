@@ -179,16 +179,18 @@ def test_a_signal_saves_the_texts_that_are_done_up_to_the_first_that_is_not(
     [
         (6, 384, "cpu", (64, 18838)),
         (30, 960, "cpu", (4, 603)),
-        (30, 960, "cuda", (8, 1024)),
+        (30, 960, "cuda", (64, 602816)),
+        (40, 5120, "cuda", (0, 16384)),
         (40, 5120, "cpu", (0, 1024)),
     ],
-    ids=["MiniLM", "300M", "on a GPU", "13B"],
+    ids=["MiniLM", "300M", "on a GPU", "13B on a GPU", "13B"],
 )
 def test_a_window_is_done_in_seconds_and_large_models_have_whole_groups(layers, d_model, device, tokens):
     sizes = {"n_heads": 4, "n_kv_heads": 4, "d_head": d_model // 4, "d_value": d_model // 4, "d_mlp": 4 * d_model}
     config = ModelConfig(vocab_size=10, n_layers=layers, d_model=d_model, out_projection=True, **sizes)
     source = SimpleNamespace(config=config)
-    assert loading._window_tokens(source, device, 0) == pytest.approx(tokens, rel=0.01)
+    bounds = msgspec.structs.replace(BOUNDS, tokens=16384 if device == "cuda" else 1024)
+    assert loading._window_tokens(source, bounds, device, 0) == pytest.approx(tokens, rel=0.01)
     # where every head is cut, a text costs a pass for each
-    first, most = loading._window_tokens(source, device, 99)
-    assert first <= most <= max(1, loading._window_tokens(source, "cpu", 0)[1] // 50)
+    first, most = loading._window_tokens(source, bounds, device, 99)
+    assert first <= most <= max(1, loading._window_tokens(source, bounds, device, 0)[1] // 50)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from attnscope.batch.dump_reader import Dump
 from attnscope.cli import main
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model.attention import attend
@@ -16,7 +17,7 @@ from attnscope.model.row_summary import row_loops
 from attnscope.model.sdpa import kernel_cells
 from attnscope.model.tiling import TileShape
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
-from tests.devices.simulation import counts
+from tests.devices.simulation import counts, memory
 from tests.devices.test_attend import moved
 from tests.devices.test_commands import write_tokenizer
 from tests.helpers.tiny_models import TABLE
@@ -80,6 +81,23 @@ def test_layers_that_nobody_records_take_one_kernel(
         attend(AttentionInputs(0, q, k, v, AttentionSpec(0.25, mask)))
     assert counts.attention == kernels
     assert counts.waits.total() <= 2
+
+
+@pytest.mark.parametrize(("gib", "tokens"), [(140, 16384), (24, 8192), (2, 1024)])
+def test_groups_are_of_a_size_that_suits_the_gpu(
+    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gib: int, tokens: int
+) -> None:
+    monkeypatch.setattr(memory, "capacity", gib << 30)
+    monkeypatch.setattr("attnscope.batch.loading.machine_memory", lambda: 256 << 30)
+    monkeypatch.setattr("attnscope.request.memory.available_memory", lambda: 256 << 30)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the bank by the river\n" * 600)
+    sizes = []
+    for device in (simulated, "cpu"):
+        words = ["batch", str(texts), "--model", str(gpt2), "--layer", "0", "--head", "0", "--keep", "heads"]
+        assert main([*words, "--device", device, "--quiet", "--force", "-o", str(tmp_path / "dump.jsonl")]) == 0
+        sizes.append(Dump(tmp_path / "dump.jsonl").header.grouping.tokens)
+    assert sizes == [tokens, 1024]
 
 
 def test_a_batch_of_texts_of_different_lengths_takes_one_kernel_a_layer(

@@ -50,6 +50,9 @@ class Work:
         self.number = number
         return self
 
+    def read_ahead(self, items):
+        pass
+
     def prepare(self, item):
         if not item.text.text.strip():
             return record_of(item, "skipped", error="the text is blank")

@@ -29,7 +29,7 @@ def available_memory() -> int:
             except (OSError, ValueError):
                 # Another version of control groups, or "max".
                 continue
-    return max(0, min(free)) if free else _machine_memory()
+    return max(0, min(free)) if free else machine_memory()
 
 
 def _cached_pages(folder: Path) -> int:
@@ -66,7 +66,8 @@ def limit_process(memory: int, seconds: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (taken + memory, taken + memory))
 
 
-def _machine_memory() -> int:
+def machine_memory() -> int:
+    """Count the bytes of the machine's memory, taken or not."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
     except (AttributeError, ValueError, OSError):

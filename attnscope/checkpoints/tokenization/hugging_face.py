@@ -2,14 +2,23 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import MB, parse_json, read_file
 from attnscope.checkpoints.tokenization.growth import NormalizerGrowth
-from attnscope.checkpoints.tokenization.pieces import byte_fragment, overlapping, piece_bytes, readable_piece, trim_span
+from attnscope.checkpoints.tokenization.pieces import (
+    are_disjoint,
+    byte_fragment,
+    overlapping,
+    piece_bytes,
+    readable_piece,
+    trim_span,
+)
 from attnscope.checkpoints.tokenization.rust import call_rust
 from attnscope.checkpoints.tokenization.tokenizer_json import components, read_tokenizer_json
 from attnscope.checkpoints.tokenization.word_tokenizer import check_text
@@ -73,6 +82,9 @@ class FileTokenizer:
         self._special = {number for number, token in added.items() if token.special}
         # An unknown word is still a word.
         self._special_in_text = self._special - {self.unknown_id}
+        self._ahead: dict[tuple[tuple[str, ...], bool], Encoded] = {}
+        self._own_texts: dict[str, str] = {}
+        self._fragments: dict[str, str | None] = {}
 
     def special_token(self, number: int) -> Token:
         """Return the special token of an id, as a template inserts it."""
@@ -125,13 +137,38 @@ class FileTokenizer:
             raise AttnscopeError("the text has no tokens", where=where, hint="pass at least one word")
         return tokens
 
-    def _encode(self, texts: Sequence[str], where: str, *, special: bool) -> Encoded:
+    def encode_ahead(self, texts: Sequence[tuple[str, str | None]], *, special: bool = True) -> None:
+        """Encode texts and their pairs at once, for the calls of `encode` that follow: these take the result.
+
+        A text that is refused, or on which the library fails, is left to its own call, which says why.
+        """
+        self._ahead.clear()
+        batch = []
+        for text, pair in texts:
+            segments = (text,) if pair is None else (text, pair)
+            with suppress(AttnscopeError):
+                for segment in segments:
+                    check_text(segment, "")
+                    self._growth.check(segment)
+                batch.append(segments)
+        with suppress(AttnscopeError):
+            encodings = self._encode_batch(batch, "", special=special)
+            self._ahead = {(segments, special): encoded for segments, encoded in zip(batch, encodings, strict=True)}
+
+    def _encode(self, texts: tuple[str, ...], where: str, *, special: bool) -> Encoded:
+        if (texts, special) in self._ahead:
+            return self._ahead.pop((texts, special))
         # A batch of one: unlike `encode`, it releases the GIL, for the thread that waits for signals.
-        batch = [texts[0] if len(texts) == 1 else tuple(texts)]
-        (encoding,) = call_rust(
-            lambda: self._rust.encode_batch(batch, add_special_tokens=special), self.path, f"fails on {where}"
+        (encoded,) = self._encode_batch([texts], where, special=special)
+        return encoded
+
+    def _encode_batch(self, batch: Sequence[tuple[str, ...]], where: str, *, special: bool) -> list[Encoded]:
+        given = [texts[0] if len(texts) == 1 else texts for texts in batch]
+        encodings = call_rust(
+            lambda: self._rust.encode_batch(given, add_special_tokens=special), self.path, f"fails on {where}"
         )
-        return Encoded(*(getattr(encoding, name) for name in Encoded._fields))
+        fields = attrgetter(*Encoded._fields)
+        return [Encoded(*fields(encoding)) for encoding in encodings]
 
     def _sequences(self, encoding: Encoded, count: int) -> list[int | None]:
         """Return the number of the text that each token belongs to; None for one that the tokenizer added.
@@ -140,8 +177,10 @@ class FileTokenizer:
         known all the same, those of two are not.
         """
         given = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
-        numbers = [None if added or number is None else number if count > 1 else 0 for number, added in given]
-        if any(number is not None and number >= count for number in numbers):
+        if count == 1:
+            return [None if added or number is None else 0 for number, added in given]
+        numbers = [None if added else number for number, added in given]
+        if [number for number in numbers if number is not None and number >= count]:
             message = "its post-processor does not tell which of the two texts a token belongs to"
             raise AttnscopeError(message, where=self.path, hint=f"remove {arg('pair')}, or put the template last")
         return numbers
@@ -209,41 +248,57 @@ class FileTokenizer:
         A token shows its span as it is written. Where tokens share a character, as bytes of it or as what a normalizer
         makes of it, each shows its own piece.
         """
-        spans = self._spans(encoding, sequences, texts)
-        shared = overlapping(spans)
+        spans, disjoint = self._spans(encoding, sequences, texts)
+        shared = [False] * len(spans) if disjoint else overlapping(spans)
         readable: list[tuple[str, tuple[int, int] | None]] = []
         for piece, sequence, span, several in zip(encoding.tokens, sequences, spans, shared, strict=True):
             if sequence is None:
                 readable.append((piece, None))
                 continue
             written = "" if span is None else texts[sequence][span[1] : span[2]]
-            part = byte_fragment(piece, self._byte_level) if several or piece != written else None
-            shown = readable_piece(part or (written if written and not several else self._own(piece)))
+            part = self._fragment(piece) if several or piece != written else None
+            if part is None and written and not several and not written.isspace():
+                shown = written  # without white space around it already
+            else:
+                shown = readable_piece(part or (written if written and not several else self._own(piece)))
             readable.append((shown, None if span is None else span[1:]))
         return readable
 
     def _spans(
         self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]
-    ) -> list[tuple[int, int, int] | None]:
+    ) -> tuple[list[tuple[int, int, int] | None], bool]:
         """Return the text and the characters, without surrounding white space, that every token covers.
 
         None for a token that covers none. Such a one may be given the span of the character that it was put
-        before: a space that the tokenizer adds to a text.
+        before: a space that the tokenizer adds to a text. Also returns whether no two tokens share a character.
         """
         spans = [
             None if sequence is None or start == end else (sequence, *trim_span(texts[sequence], start, end))
             for (start, end), sequence in zip(encoding.offsets, sequences, strict=True)
         ]
+        if are_disjoint(spans):
+            return spans, True
         # Pieces of white space may be given the span of another character.
         spaces = []
         for piece, span in zip(encoding.tokens, spans, strict=True):
             written, own = piece if span is None else texts[span[0]][span[1] : span[2]], self._own(piece)
             spaces.append(written not in (piece, own) and not own.strip())
         taken = overlapping(spans, [None if space else span for span, space in zip(spans, spaces, strict=True)])
-        return [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
+        kept = [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
+        return kept, False
+
+    def _fragment(self, piece: str) -> str | None:
+        if piece not in self._fragments:
+            self._fragments[piece] = byte_fragment(piece, self._byte_level)
+        return self._fragments[piece]
 
     def _own(self, piece: str) -> str:
         """Return the text of a piece: its bytes, or itself without marks of word starts and continuations."""
+        if piece not in self._own_texts:
+            self._own_texts[piece] = self._spelled_out(piece)
+        return self._own_texts[piece]
+
+    def _spelled_out(self, piece: str) -> str:
         raw = piece_bytes(piece) if self._byte_level else None
         if raw is not None:
             return raw.decode(errors="replace")

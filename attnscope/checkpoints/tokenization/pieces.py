@@ -12,9 +12,22 @@ _STRAY = re.compile("[\udc80-\udcff]+")
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
     """Return the span without white space at its ends; unchanged if it is all white space."""
     span = text[start:end]
-    if not span.strip():
+    stripped = span.strip()
+    if not stripped or len(stripped) == len(span):
         return start, end
     return start + len(span) - len(span.lstrip()), end - len(span) + len(span.rstrip())
+
+
+def are_disjoint(spans: Sequence[tuple[int, int, int] | None]) -> bool:
+    """Tell whether spans, see `overlapping`, follow each other in order and share no character."""
+    text = reached = 0
+    for span in spans:
+        if span is None:
+            continue
+        if span[0] < text or (span[0] == text and span[1] < reached):
+            return False
+        text, _, reached = span
+    return True
 
 
 def overlapping(

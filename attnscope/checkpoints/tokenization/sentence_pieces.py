@@ -1,7 +1,6 @@
 """Tokenize with a model of SentencePiece (tokenizer.model), which its own library reads and applies."""
 
 import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -81,7 +80,7 @@ class SentencePieceTokenizer(FileTokenizer):
         self.name, self.n_merges = "SentencePiece", self.vocab_size
         self._pieces, self._spaced = pieces, spaced
 
-    def _encode(self, texts: Sequence[str], where: str, *, special: bool) -> Encoded:
+    def _encode(self, texts: tuple[str, ...], where: str, *, special: bool) -> Encoded:
         split = Encoded([], [], [], [], [], [])
         encoded = super()._encode(texts, where, special=special)
         for number, token, sequence, special, type_id, (start, end) in zip(*encoded, strict=True):

@@ -50,7 +50,8 @@ class HeadRecorder(SumRecorder):
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int], averaged: AveragedRows, sources: KeyTokens) -> None:
         super().__init__(heads, rows, mean=False)
-        self.sources, self.kinds = sources, ("special",)
+        self.sources = sources
+        self.kinds: tuple[str, ...] = ("special",)
         self._averages = [average for average in HEAD_AVERAGES if sources.self_attention or not average.aligned]
         self._averaged, device = averaged, averaged.counted.device
         shape = len(self._averages), len(averaged.counted), len(self.heads)

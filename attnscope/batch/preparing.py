@@ -1,0 +1,150 @@
+"""Tokenize texts of an input and plan what is shown of them, before a model looks into them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.files.reading import parse_json
+from attnscope.batch.groups import TextSize, count_values
+from attnscope.batch.header import Settings
+from attnscope.batch.items import Item
+from attnscope.batch.records import Record
+from attnscope.batch.windows import record_of
+from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.record_parts import PARTS, Quantities
+from attnscope.request.masks.terms import Own
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import parse_indices, parse_positions
+from attnscope.request.spans import SpanRange, parse_spans, ranges_of
+from attnscope.run.plan import present_layers
+from attnscope.run.rendering import render_text
+from attnscope.run.session import Session
+from attnscope.run.text_plan import TextPlan, plan_text
+from attnscope.studies.ablate.plan import AblationOptions, AblationRun, bytes_per_token
+from attnscope.studies.ablate.spans import read_answer
+
+NUMBER_BYTES = 40  # bytes per number: in a recorder, as a separate array, in a line, and in gaps between them
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """A text that is ready to be looked into."""
+
+    item: Item
+    text_plan: TextPlan  # its tokens, and what is shown of them
+    size: TextSize
+    answered: AblationRun | None = None  # the reading of its spans if these are cut; None otherwise
+
+
+def run_config(settings: Settings, given: RunConfig) -> RunConfig:
+    """Return the RunConfig of a dump's settings, without texts."""
+    effects = settings.runs_again
+    layer, head = parse_indices(settings.layer, "layer"), parse_indices(settings.head, "head")
+    if (layer, head) == (given.layer, given.head):
+        # Errors name the option that was typed.
+        layer, head = given.layer, given.head
+    for option, word in ((arg("layer"), layer.word), (arg("head"), head.word)):
+        if word == "auto":
+            raise UsageError(
+                "auto cannot be used, since it would choose differently for every text",
+                where=option,
+                hint="use all, mean or numbers",
+            )
+        if word == "mean" and effects:
+            hint = f"use all or numbers, or remove {' and '.join(effects)} from {arg('keep')}"
+            raise UsageError("a mean cannot be cut", where=option, hint=hint)
+        averaged = [part for part in settings.keep if PARTS[part].averaged]
+        if word == "mean" and averaged:
+            hint = f"use all or numbers, or remove {' and '.join(averaged)} from {arg('keep')}"
+            raise UsageError("a mean has no averages of its own", where=option, hint=hint)
+    if effects and given.what_if == "same-scores" and given.mask != (Own(),):
+        hint = f"remove {arg('what_if', 'same-scores')}, or {' and '.join(effects)} from {arg('keep')}"
+        what = "heads" if "effects" in effects else "spans"
+        raise UsageError(f"cutting {what} runs the whole model under the mask", where=arg("what_if"), hint=hint)
+    return msgspec.structs.replace(
+        given,
+        texts=(),
+        layer=layer,
+        head=head,
+        query=None if settings.query is None else parse_positions(settings.query),
+        key=None if settings.key is None else parse_positions(settings.key),
+        stages=settings.stages if "stages" in settings.keep else (),
+        top=settings.top,
+        by=settings.by,
+        special=settings.special,
+        truncate=settings.truncate,
+        spans=None if settings.spans is None else parse_spans(settings.spans),
+        window=None,
+    )
+
+
+def count_units(run: RunConfig, source: ModelSource) -> int:
+    """Return layers times heads of a dump; a mean counts once."""
+    layers = present_layers(run.layer, source).numbers(source.config.n_layers, "layer")
+    heads = run.head.numbers(source.config.n_heads, "head")
+    return (1 if run.layer.word == "mean" else len(layers)) * (1 if run.head.word == "mean" else len(heads))
+
+
+class TextPreparer:
+    """Tokenizes texts and plans what is shown of them; needs no weights.
+
+    Attributes:
+        units: Layers times heads.
+        d_value: Width of a head's values.
+    """
+
+    def __init__(self, run: RunConfig, settings: Settings, session: Session) -> None:
+        self._run, self._settings, self._session = run, settings, session
+        self._source = session.source(run)
+        self.units, self.d_value = count_units(run, self._source), self._source.config.d_value
+
+    def read_ahead(self, items: Sequence[Item]) -> None:
+        """Encode texts at once, for the calls of `prepare` that follow."""
+        encode_ahead = getattr(self._source.tokenizer, "encode_ahead", None)
+        if encode_ahead is not None and len(items) > 1:
+            texts = [item.text for item in items if item.text is not None and item.text.chat is None]
+            encode_ahead([(text.text, text.pair) for text in texts if text.given is None])
+
+    def prepare(self, item: Item) -> PreparedText | Record:
+        """Tokenize a text and plan what is shown of it, or return the record of a text that is skipped."""
+        assert item.text is not None
+        item = replace(item, text=render_text(item.text, self._source))
+        assert item.text is not None
+        if not item.text.text.strip():
+            why = "the text is blank" if item.text.text else "the text is empty"
+            return record_of(item, "skipped", error=why)
+        text = item.text
+        if self._settings.of_spans and self._run.spans is None and not text.turns:
+            text = msgspec.structs.replace(text, spans=own_spans(item))
+        text_plan = plan_text(self._run, self._source, text, several=True)
+        # A special token that covers a part of the text was typed, and is a word as any other.
+        if all(token.special and token.start is None for token in text_plan.tokens):
+            return record_of(item, "skipped", error="the text has only special tokens")
+        sources = text_plan.context or text_plan.tokens
+        shown = len(text_plan.queries), len(text_plan.keys), len(sources)
+        spans = 0 if text_plan.spans is None else len(text_plan.spans.names)
+        values = count_values(self._settings, self.units, shown, self.d_value, spans)
+        tokens = len(text_plan.tokens)
+        cuts = bool(self._settings.runs_again)
+        beside = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES if cuts else 0
+        if "spans" in self._settings.keep:
+            beside += PARTS["spans"].beside(Quantities(texts=1, units=self.units, sources=tokens, spans=spans))
+        size = TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside)
+        if "span_effects" not in self._settings.keep:
+            return PreparedText(item, text_plan, size)
+        answered = read_answer(self._run, AblationOptions(each="span"), self._source, self._session, text_plan)
+        answered.span_cuts()  # refuses a text of one span
+        return PreparedText(item, text_plan, size, answered)
+
+
+def own_spans(item: Item) -> tuple[SpanRange, ...]:
+    """Return the ranges that a record of the input gives its text, as its member `spans`."""
+    given = item.fields.get("spans")
+    if given is None:
+        hint = f'give it one, such as {{"doc": [0, 120]}}, or use {arg("spans", "sentences")}'
+        raise AttnscopeError("the record has no member 'spans'", hint=hint)
+    if isinstance(given, msgspec.Raw | str):
+        given = parse_json(bytes(given) if isinstance(given, msgspec.Raw) else given.encode(), "spans")
+    return ranges_of(given, "spans")
