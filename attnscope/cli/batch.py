@@ -12,6 +12,7 @@ from attnscope.base.system.escape import escape_control
 from attnscope.base.system.signals import at_signal
 from attnscope.batch.formats import DUMPS, format_of
 from attnscope.cli.batch_progress import progress
+from attnscope.cli.next_command import suggest
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import allow_network, describe_counts, is_piped, print_notice
 from attnscope.findings.record_parts import EXACT_PARTS, PARTS
@@ -94,6 +95,8 @@ def batch(given: Given) -> None:
         raise typer.Exit(Exit.FAILED)
     if summary.counts["failed"]:
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
+    if resumes and not folder and str(given.output) != "-":
+        suggest(["verify", str(given.output)], given)
 
 
 def _writer(name: str, given: Given) -> "Callable[..., Summary]":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
+from attnscope.cli.next_command import suggest_after
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
 from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
@@ -113,6 +114,8 @@ def deliver(
         write_bytes(b"\n")
     else:
         put(findings, given, given.format or "table", listing, **detail)
+    sys.stdout.flush()
+    suggest_after(findings, given)
 
 
 def put(

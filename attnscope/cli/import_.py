@@ -1,6 +1,7 @@
 """The command `attnscope import`: convert pickled weights to safetensors."""
 
 from attnscope.base.system.escape import escape_control
+from attnscope.cli.next_command import suggest
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice
 
@@ -24,3 +25,4 @@ def import_(given: Given) -> None:
         copied = f"; copied {', '.join(done.copied)}" if done.copied else ""
         what = f"{done.tensors:,} tensors, {format_bytes(done.size)}{copied}"
         print_notice("wrote", escape_control(f"{given.target} ({what})"))
+    suggest(["check", "--model", str(given.target)], given)

@@ -1,8 +1,10 @@
 """The command `attnscope info`: describe a model."""
 
 import os
+import sys
 
 from attnscope.base.errors import UsageError, arg
+from attnscope.cli.next_command import SAMPLE, carried, suggest
 from attnscope.cli.parameters import Given
 from attnscope.request.options import COMPLETE_MODEL
 
@@ -50,6 +52,8 @@ def info(given: Given) -> None:
         write_bytes(view.as_json(description, rows))
     else:
         draw(view.present_info(description, rows, data_only=given.quiet), console("auto"))
+    sys.stdout.flush()
+    suggest(["run", SAMPLE, *carried("info", "run", given.command_line)], given)
 
 
 def _show_settings(given: Given) -> None:

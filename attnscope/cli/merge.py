@@ -4,6 +4,7 @@ from pathlib import Path
 
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.system.escape import escape_control
+from attnscope.cli.next_command import suggest
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import describe_counts, print_notice
 from attnscope.cli.progress import progress
@@ -39,3 +40,4 @@ def merge(given: Given) -> None:
         end = make(parts, given.output, force=given.force, on_progress=on_progress)
     if not given.quiet:
         print_notice("merged", f"{escape_control(str(given.output))} ({describe_counts(asdict(end))})")
+    suggest(["verify", str(given.output)], given)

@@ -22,6 +22,7 @@ class Given(SimpleNamespace):
     """The value of every option of a command, by its name."""
 
     typed: frozenset[str]
+    command_name: str
     settings: Mapping[str, str]  # options whose value is from a settings file, and where that file has it
     command_line: tuple[str, ...]
 
@@ -57,8 +58,9 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
             values["format"] = _format(values["format"], json=values["json"])
         words = typer_context.meta.get(WORDS, ())
         settings = typer_context.meta.get(SETTINGS, {})
+        about = {"command_name": name, "command_line": tuple(words), "settings": settings}
         try:
-            function(Given(**values, typed=frozenset(typed), command_line=tuple(words), settings=settings))
+            function(Given(**values, typed=frozenset(typed), **about))
         except UsageError as error:
             raise _naming_settings(error, settings) from error
 

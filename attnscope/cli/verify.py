@@ -1,6 +1,7 @@
 """The command `attnscope verify`: check a finished dump against its checksums, its counts and its input."""
 
 from attnscope.base.system.escape import escape_control
+from attnscope.cli.next_command import suggest
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import describe_counts, print_notice
 from attnscope.cli.progress import progress
@@ -30,3 +31,4 @@ def verify(given: Given) -> None:
         compared = f", and the texts are those of {verified.input}"
     line = f"{given.dump} ({describe_counts(verified.counts)}): every checksum and count is right{compared}"
     print_notice("verified", escape_control(line))
+    suggest(["convert", str(given.dump), "table.csv"], given)

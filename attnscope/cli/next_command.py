@@ -1,0 +1,138 @@
+"""The next command: after a result, one line on a terminal's standard error with what most people type then."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attnscope.base.system.escape import quote_for_shell
+from attnscope.cli.parameters import Given
+from attnscope.cli.process import print_notice
+from attnscope.request.options import COMMANDS, COMMON, Option
+from attnscope.studies.registry import kind_of
+
+SAMPLE = "The bank by the river"
+# Options that say which model reads which text, and how: they mean the same in the next command.
+_CARRIED = (
+    "model", "adapter", "config", "tokenizer", "ignore_key", "trust_config", "engine", "part", "dtype", "device",
+    "mask", "what_if", "hide", "pair", "context", "profile", "no_settings",
+)  # fmt: skip
+
+
+def suggest(words: Sequence[str], given: Given) -> None:
+    """Print a command, if someone reads along."""
+    if words and _is_read(given):
+        print_notice("next", " ".join(["attnscope", *map(quote_for_shell, words)]))
+
+
+def suggest_after(findings: Any, given: Given) -> None:
+    """Print the command that follows some findings."""
+    if _is_read(given):
+        suggest(after(findings, given), given)
+
+
+def after(findings: Any, given: Given) -> list[str]:
+    """Return the words of the command that follows some findings; none if nothing does."""
+    follow_up = _AFTER.get(kind_of(findings).name)
+    return [] if follow_up is None else follow_up(findings, given.command_name, given)
+
+
+def _is_read(given: Given) -> bool:
+    """Tell whether someone reads along: on a terminal, and not with --quiet."""
+    return not given.quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
+def carried(command: str, next_command: str, words: Sequence[str]) -> list[str]:
+    """Return the typed options about the model, as far as another command has them, too."""
+    names = {option.name for option in (*COMMANDS[next_command], *COMMON)} & set(_CARRIED)
+    return [word for option, typed in _typed_options(command, words) if option.name in names for word in typed]
+
+
+def _typed_options(command: str, words: Sequence[str]) -> list[tuple[Option, list[str]]]:
+    """Return the options of a command line with the words that say them; arguments are left out."""
+    by_flag = {
+        flag: option
+        for option in (*COMMANDS[command], *COMMON)
+        if not option.argument
+        for flag in (option.spelled, option.off, option.short)
+        if flag
+    }
+    found = []
+    remaining = list(words[: words.index("--")] if "--" in words else words)
+    while remaining:
+        word = remaining.pop(0)
+        flag, equals, _ = word.partition("=")
+        option = by_flag.get(flag)
+        if option is None:
+            continue
+        typed = [word]
+        if not option.is_flag and not equals and remaining:
+            typed.append(remaining.pop(0))
+        found.append((option, typed))
+    return found
+
+
+def _text_of(given: Given) -> list[str]:
+    """Return the typed text as an argument; none if it came from elsewhere."""
+    text = getattr(given, "text", None)
+    return [text] if isinstance(text, str) and text != "-" and not text.startswith("-") else []
+
+
+def _after_run(report: Any, command: str, given: Given) -> list[str]:
+    """Explain the strongest cell of the first head."""
+    text = _text_of(given)
+    if not text or len(report.texts) != 1 or not report.texts[0].heads:
+        return []
+    of_text = report.texts[0]
+    head = of_text.heads[0]
+    if "mean" in (head.layer, head.head) or not head.top.weight.size:
+        return []
+    strongest = int(head.top.weight[:, 0].argmax())
+    cell = ["--query", str(of_text.queries[strongest]), "--key", str(int(head.top.keys[strongest, 0]))]
+    place = ["--layer", str(head.layer), "--head", str(head.head)]
+    return ["explain", *text, *cell, *place, *carried(command, "explain", given.command_line)]
+
+
+def _after_explain(explanation: Any, command: str, given: Given) -> list[str]:
+    """Cut the edge that was explained."""
+    text = _text_of(given)
+    if not text or explanation.fully_masked:
+        return []
+    edge = f"L{explanation.layer}H{explanation.head}: {explanation.query}->{explanation.cells[0].key}"
+    return ["ablate", *text, "--cut", edge, *carried(command, "ablate", given.command_line)]
+
+
+def _after_heads(findings: Any, command: str, given: Given) -> list[str]:
+    """Cut the first listed head."""
+    import numpy as np
+
+    values = findings.roles[0].values if hasattr(findings, "roles") else findings.values
+    if np.isnan(values).all():
+        return []
+    layer, head = divmod(int(np.nanargmax(values)), values.shape[1])
+    text = _text_of(given) or [SAMPLE]
+    return ["ablate", *text, "--cut", f"L{layer}H{head}", *carried(command, "ablate", given.command_line)]
+
+
+def _page(_findings: Any, command: str, given: Given) -> list[str]:
+    """Write the same as a page."""
+    if given.output is not None or given.format == "json":
+        return []
+    return [command, *given.command_line, "-o", f"{command}.html"]
+
+
+def _after_check(_report: Any, command: str, given: Given) -> list[str]:
+    return ["heads", *carried(command, "heads", given.command_line)]
+
+
+_AFTER: dict[str, Callable[[Any, str, Given], list[str]]] = {
+    "run": _after_run,
+    "compare": _page,
+    "explain": _after_explain,
+    "heads": _after_heads,
+    "measured-heads": _after_heads,
+    "compared-heads": _page,
+    "needle": _page,
+    "ablate": _page,
+    "effects": _page,
+    "check": _after_check,
+}  # kind of findings, to the command that follows them

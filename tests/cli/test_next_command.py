@@ -1,0 +1,92 @@
+"""The command that is printed after a result can be typed, and belongs to what was found."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+
+from attnscope.cli import main
+from tests.helpers.cli_runner import on_terminal
+
+TEXT = "The bank by the river"
+
+
+@pytest.fixture
+def typed_next(capsys, monkeypatch):
+    """A function that runs a command as on a terminal, and returns the words of the command that it prints."""
+
+    def run(*words):
+        monkeypatch.setattr("attnscope.cli.next_command._is_read", lambda given: not given.quiet)
+        assert main(list(words)) == 0, capsys.readouterr().err
+        shown = capsys.readouterr()
+        assert "next: attnscope" not in shown.out
+        lines = [line for line in shown.err.splitlines() if line.startswith("attnscope: next: attnscope ")]
+        assert len(lines) <= 1
+        return shlex.split(lines[0].partition("next: attnscope ")[2]) if lines else []
+
+    return run
+
+
+CASES = [
+    (["run", TEXT], "explain"),
+    (["run", TEXT, "--mask", "causal", "-m", "riverbank", "--by", "value"], "explain"),
+    (["run", TEXT, "--head", "all", "--layer", "mean"], None),
+    (["explain", TEXT, "--query", "bank", "--mask=causal"], "ablate"),
+    (["heads", TEXT, "--query", "bank", "--key", "river"], "ablate"),
+    (["ablate", TEXT, "--cut", "L2H0", "--at", "bank"], "ablate"),
+    (["ablate", TEXT, "--each", "layer", "--at", "bank"], "ablate"),
+    (["compare", TEXT], "compare"),
+    (["info"], "run"),
+    (["run", TEXT, "--quiet"], None),
+]
+
+
+@pytest.mark.parametrize(("words", "follows"), CASES)
+def test_the_next_command_can_be_typed(words, follows, typed_next, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    following = typed_next(*words)
+    assert (following[0] if following else None) == follows
+    if following:
+        assert main([*following, "--quiet"]) == 0, capsys.readouterr().err
+
+
+def test_a_run_is_followed_by_the_explanation_of_its_strongest_cell(typed_next, capsys):
+    words = ["run", TEXT, "--layer", "3", "--head", "1", "--mask", "causal"]
+    following = typed_next(*words)
+    assert main([*words, "--json", "--quiet"]) == 0
+    weights = np.array(json.loads(capsys.readouterr().out)["texts"][0]["heads"][0]["stages"]["weights"], dtype=float)
+    query, key = np.unravel_index(weights.argmax(), weights.shape)
+    value = {word: following[n + 1] for n, word in enumerate(following[:-1]) if word.startswith("--")}
+    assert value["--layer"] == "3" and value["--head"] == "1" and value["--mask"] == "causal"
+    assert (int(value["--query"]), int(value["--key"])) == (query, key)
+
+
+def test_the_page_follows_an_ablation(typed_next, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["ablate", TEXT, "--cut", "L2H0", "--at", "bank"]
+    following = typed_next(*words)
+    assert following == [*words, "-o", "ablate.html"]
+    assert typed_next(*following) == []
+    assert (tmp_path / "ablate.html").read_text().startswith("<!doctype html>")
+
+
+def test_dumps_are_verified_then_converted(typed_next, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("The bank\n")
+    following = typed_next("batch", "texts.txt", "-o", "a dump.jsonl")
+    assert following == ["verify", "a dump.jsonl"]
+    following = typed_next(*following)
+    assert following == ["convert", "a dump.jsonl", "table.csv"]
+    assert typed_next(*following) == []
+
+
+@pytest.mark.unix
+def test_it_is_printed_on_a_terminal_and_not_into_a_pipe(capsys):
+    code, seen = on_terminal(
+        "", "explain", TEXT, "--query", "bank", "--layer", "2", "--head", "0", "--no-pager", env={}
+    )
+    assert code == 0
+    assert b"attnscope: next: attnscope ablate 'The bank by the river' --cut 'L2H0: 1->4'" in seen
+    assert main(["explain", TEXT, "--query", "bank"]) == 0
+    assert "next:" not in capsys.readouterr().err
