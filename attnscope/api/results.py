@@ -414,14 +414,14 @@ class TextArrays(TextAxes):
         return (HeadResult(self._report, self._text, head) for head in self._text.heads)
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
-        """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last."""
+        """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last that attends."""
         if not isinstance(unit, tuple) or len(unit) != 2:
             raise UsageError(f"{unit!r} is not a layer and head", hint="use report[layer, head]")
         report, text = self._report, self._text
         provenance = report.provenance
         layer, head = (
-            selected + n if isinstance(selected, int | np.integer) and selected < 0 else selected
-            for selected, n in zip(unit, (provenance.n_layers, provenance.n_heads), strict=True)
+            every[selected] if isinstance(selected, int | np.integer) and -len(every) <= selected < 0 else selected
+            for selected, every in zip(unit, (provenance.attending, range(provenance.n_heads)), strict=True)
         )
         for head_report in text.heads:
             if (head_report.layer, head_report.head) == (layer, head):

@@ -1,11 +1,13 @@
 """ModelConfig: a transformer stack as strict data. Never imports torch."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.layer_kinds import LayerPaths, attends
 
 Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)]  # what float32 holds, and so do products of two of them
 
@@ -124,6 +126,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     experts_per_token: Count = 0  # number of experts that the router chooses for each token
     router_bias: bool = False
     head: OutputHead | None = None  # the final norm and the output head; None if the weights hold neither
+    # the kinds of each layer's paths (layer_kinds.LAYER_KINDS); empty if every layer is one path of attention
+    layer_kinds: tuple[LayerPaths, ...] = ()
 
     @property
     def attention_scale(self) -> float:
@@ -139,6 +143,21 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rotary_width(self) -> int:
         """Number of rotated dimensions of each head, if positions is `rope`."""
         return int(self.d_head * self.rope.fraction)
+
+    @property
+    def layer_map(self) -> tuple[LayerPaths, ...]:
+        """The kinds of the paths of every layer."""
+        if self.layer_kinds:
+            return self.layer_kinds
+        windows = self.windows or (None,) * self.n_layers
+        return tuple(("softmax",) if window is None else ("window",) for window in windows)
+
+    @property
+    def attention_layers(self) -> Sequence[int]:
+        """The layers with attention over tokens, ascending."""
+        if not self.layer_kinds:
+            return range(self.n_layers)
+        return [layer for layer, paths in enumerate(self.layer_kinds) if attends(paths)]
 
     def rope_of(self, layer: int) -> Rope | None:
         """Return the rotary parameters of one layer; None if it rotates nothing."""

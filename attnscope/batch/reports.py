@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+import numpy as np
+
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.atomic import check_target, write_atomic
 from attnscope.batch import tables
@@ -88,15 +90,17 @@ def records_of(report: Report) -> Iterator[Record]:
 
 
 def _span_record(text: TextReport, report: SpanReport) -> Record:
-    n_layers, n_heads = report.weights.shape[:2]
-    units = n_layers * n_heads
-    sink = None if report.sink is None else report.sink.reshape(units, -1)
+    # A layer without attention over tokens has no weights.
+    layers = [layer for layer, weights in enumerate(report.weights) if not np.isnan(weights).all()]
+    n_heads = report.weights.shape[1]
+    units = len(layers) * n_heads
+    sink = None if report.sink is None else report.sink[layers].reshape(units, -1)
     return _record(
         text,
         tokens=text.tokens[: len(report.text.of_token)],
-        units=[(layer, head) for layer in range(n_layers) for head in range(n_heads)],
+        units=[(layer, head) for layer in layers for head in range(n_heads)],
         divided=report.text,
-        spans=SpanArrays(report.weights.reshape(units, *report.weights.shape[2:]), sink),
+        spans=SpanArrays(report.weights[layers].reshape(units, *report.weights.shape[2:]), sink),
     )
 
 

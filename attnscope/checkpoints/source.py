@@ -46,7 +46,7 @@ class ModelSource:
     has_values: bool = True
     stages: tuple[str, ...] | None = None  # stages that can be shown; None for all of them
     runs: bool = True  # there are layers to run; False if their queries and keys were given
-    layers: tuple[int, ...] | None = None
+    layers: tuple[int, ...] | None = None  # layers whose attention can be shown, ascending; None for all
     # compares given outputs of attention with computed ones, for an engine and a batch; None if none were given
     compare_outputs: Callable[..., Any] | None = None
     # origin of a text to the first position whose query is known, if queries of a text's last tokens alone were given
@@ -65,6 +65,11 @@ class ModelSource:
     generation: GenerationRules = field(default_factory=GenerationRules)
     begin: int | None = None  # id of the token that its config names as the begin of a text; None if it names none
     chat: Callable[[], ChatTemplates] = ChatTemplates
+
+    @property
+    def shown_layers(self) -> Sequence[int]:
+        """Layers whose attention can be shown, ascending."""
+        return range(self.config.n_layers) if self.layers is None else self.layers
 
     def require_model(self, what: str) -> None:
         """Refuse a purpose that has to run layers."""

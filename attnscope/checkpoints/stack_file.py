@@ -79,6 +79,7 @@ def _check_fields(raw: dict[str, Any], path: Path) -> None:
     """Check that every key is known and holds a value of its type, before any arithmetic is done with it."""
     types = {**get_type_hints(StackFile, include_extras=True), **get_type_hints(ModelConfig, include_extras=True)}
     types["scale"] = bool | float
+    del types["layer_kinds"]  # a stack has attention in every layer
     for name, value in raw.items():
         if name not in types:
             raise AttnscopeError(f"unknown key '{name}'", where=path, hint=did_you_mean(name, list(types)))

@@ -112,6 +112,10 @@ class NativeEngine:
     def sizes(self) -> tuple[int, int]:
         return self.stack.config.n_layers, self.stack.config.n_heads
 
+    @property
+    def layers(self) -> Sequence[int]:
+        return range(self.stack.config.n_layers)
+
     def describe_mask(self) -> str:
         return self.stack.config.describe_mask()
 

@@ -53,6 +53,10 @@ class Engine(Protocol):
     def sizes(self) -> tuple[int, int]:
         """Number of layers, and of query heads in each."""
 
+    @property
+    def layers(self) -> Sequence[int]:
+        """Layers whose attention it shows, ascending: those that may have recorders."""
+
     def forward(
         self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
     ) -> Tensor | None:

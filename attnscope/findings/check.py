@@ -41,12 +41,14 @@ class Differences(msgspec.Struct, frozen=True):
         stage: The stage that is compared.
         limits: Largest allowed difference in each layer.
         by_head: Largest difference of every layer (outer) and head (inner); null if it is not finite.
+        layers: Numbers of these layers: those with attention over tokens.
     """
 
     reference: str
     stage: str
     limits: list[float]
     by_head: list[list[float | None]]
+    layers: list[int]
 
 
 class CheckedText(TokenizedText, frozen=True):

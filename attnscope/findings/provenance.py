@@ -1,9 +1,11 @@
 """What findings begin with: what produced the numbers, under which mask, and the text with its tokens."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
+from attnscope.base.layer_kinds import LayerPaths, attends
 from attnscope.findings.arrays import along
 from attnscope.findings.tokens import Token
 
@@ -42,6 +44,8 @@ class Provenance(msgspec.Struct, frozen=True):
         tokenizer: The tokenizer that replaces the model's own, as the user named it; None if there is none.
         ignored_keys: Keys of config.json that were ignored, because no code of transformers reads them or at the user's
             request; `notes` tells them apart.
+        layer_kinds: The kinds of the paths of every layer, such as `[["gated delta"], ["softmax"]]`; empty if every
+            layer is one path of attention over tokens.
         details: Routine facts on how the model was found and read, such as options stored in tokenizer.json that are
             not used; screens show them with `--verbose`.
     """
@@ -66,6 +70,14 @@ class Provenance(msgspec.Struct, frozen=True):
     tokenizer: str | None = None
     ignored_keys: list[str] = []
     details: list[str] = []
+    layer_kinds: list[LayerPaths] = []
+
+    @property
+    def attending(self) -> Sequence[int]:
+        """The layers with attention over tokens."""
+        if not self.layer_kinds:
+            return range(self.n_layers)
+        return [layer for layer, paths in enumerate(self.layer_kinds) if attends(paths)]
 
 
 class MaskUse(msgspec.Struct, frozen=True):

@@ -31,6 +31,15 @@ POOL = 64  # default size of a pooled map on a screen
 
 
 @dataclass(frozen=True)
+class PresentIndices:
+    """The layers that can be shown, if not all can."""
+
+    indices: tuple[int, ...]
+    lack: str  # what is wrong with another, such as `has no attention over tokens`
+    hint: str  # which there are
+
+
+@dataclass(frozen=True)
 class IndexSelection:
     """Selected layers or heads: one of the words `auto`, `all`, `mean`, or numbers."""
 
@@ -42,6 +51,8 @@ class IndexSelection:
     pairs: tuple[tuple[int, int], ...] = ()
     # the label that it is read from; None for none; errors name the option of the label
     label: "HeadLabel | None" = field(default=None, compare=False, repr=False)
+    # the only ones to select from: a word means all of them, −1 the last; None for all below a count
+    present: PresentIndices | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         if self.pairs:
@@ -79,15 +90,19 @@ class IndexSelection:
         if self.pairs and not by_layer:
             hint = f"name heads of one layer, or all layers with {arg('layer')} and {arg('head')}"
             raise UsageError(f"'{self}' has other heads in each layer", where=where or self.option(what), hint=hint)
+        every = range(count) if self.present is None else self.present.indices
         if self.word:
-            return range(count)
+            return every
         if self.slice is not None:
-            numbers = range(count)[slice(*self.slice)]
+            numbers: Sequence[int] = range(count)[slice(*self.slice)]
+            if self.present is not None:
+                numbers = [index for index in numbers if index in self.present.indices]
             if not numbers:
                 hint = f"this model has {numbered(what, count)}"
                 raise UsageError(f"the slice '{self}' is empty", where=where or self.option(what), hint=hint)
             return numbers
         ranges = self._within(count, what, where or self.option(what))
+        self._require_present(ranges, what, where or self.option(what))
         if len(ranges) == 1:
             return ranges[0]
         if sum(map(len, ranges)) > _MOST_PICKED:
@@ -98,12 +113,29 @@ class IndexSelection:
     def _within(self, count: int, what: str, where: str) -> list[range]:
         indices = []
         for low, high in self.ranges:
-            low, high = (low + count if low < 0 else low), (high + count if high < 0 else high)
+            low, high = self._from_end(low, count), self._from_end(high, count)
             if not (0 <= low < count and 0 <= high < count):
                 bad, hint = low if not 0 <= low < count else high, f"this model has {numbered(what, count)}"
                 raise UsageError(f"there is no {what} {bad if bad >= 0 else bad - count}", where=where, hint=hint)
             indices.append(range(low, high + 1))
         return indices
+
+    def _from_end(self, index: int, count: int) -> int:
+        """Return the index that a negative one means: −1 is the last that is present."""
+        if index >= 0:
+            return index
+        if self.present is None or -index > len(self.present.indices):
+            return index + count
+        return self.present.indices[index]
+
+    def _require_present(self, ranges: Sequence[range], what: str, where: str) -> None:
+        """Refuse an index that exists and cannot be shown."""
+        if self.present is None:
+            return
+        present = set(self.present.indices)
+        missing = next((index for selected in ranges for index in selected if index not in present), None)
+        if missing is not None:
+            raise UsageError(f"{what} {missing} {self.present.lack}", where=where, hint=self.present.hint)
 
 
 AUTO, ALL, MEAN = IndexSelection("auto"), IndexSelection("all"), IndexSelection("mean")

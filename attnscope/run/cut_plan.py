@@ -8,7 +8,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.checkpoints.source import ModelSource
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression
-from attnscope.run.plan import RunPlan
+from attnscope.run.plan import RunPlan, present_layers
 from attnscope.run.text_plan import SearchedText, TextPlan
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSou
         where = arg("cut", expression.written)
         places: dict[tuple[int, int], None] = {}
         for layers, heads in expression.heads:
-            for layer in layers.numbers(c.n_layers, "layer", where):
+            for layer in present_layers(layers, source).numbers(c.n_layers, "layer", where):
                 places |= {(layer, head): None for head in heads.numbers(c.n_heads, "head", where)}
         if expression.edge is None:
             resolved.append(Cut(expression.written, tuple(places)))

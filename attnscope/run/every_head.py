@@ -18,8 +18,8 @@ def summary_trace(plan: RunPlan, batch: "Batch", engine: "Engine") -> "Trace":
     from attnscope.model.recorders import RecordedTokens
     from attnscope.model.trace import HeadSelection, make_trace
 
-    n_layers, n_heads = engine.sizes
-    units = [HeadSelection((layer,), (head,)) for layer in range(n_layers) for head in range(n_heads)]
+    heads = range(engine.sizes[1])
+    units = [HeadSelection((layer,), (head,)) for layer in engine.layers for head in heads]
     eligible = batch.sources.real if plan.run.special else batch.sources.content()
     tokens = RecordedTokens(batch.sources, eligible, batch.tokens.real, batch.tokens.real)
     return make_trace(units, plan_summary(plan.run, plan.config, plan.text_plans, plan.stages), tokens)

@@ -10,6 +10,7 @@ import msgspec
 
 from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, spell_options
 from attnscope.base.files.mask_files import read_mask
+from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.gpu import cuda_device, gpu_memory, tile_bytes
@@ -35,7 +36,7 @@ from attnscope.request.memory import (
 from attnscope.request.options import on_command_line
 from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
-from attnscope.request.selection import FEW, POOL, PRINTED, WALKED, IndexSelection, extremes
+from attnscope.request.selection import FEW, POOL, PRINTED, WALKED, IndexSelection, PresentIndices, extremes
 from attnscope.run.prediction_plan import (
     AT_ONCE,
     PredictedPlaces,
@@ -341,17 +342,15 @@ def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
 
 
 def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelection:
-    """Return a selection of existing layers: `all` skips missing ones."""
-    if source.layers is None or layers.word == "auto":
+    """Return a selection among the layers whose attention can be shown."""
+    if source.layers is None:
         return layers
-    if layers.word == "all":
-        return IndexSelection.of(source.layers)
-    missing = set(layers.numbers(source.config.n_layers, "layer")) - set(source.layers)
-    if missing:
-        there = ",".join(map(str, source.layers[:12])) + ",…" * (len(source.layers) > 12)
-        message = f"layer {min(missing)} is not among the given ones"
-        raise UsageError(message, where=arg("layer"), hint=f"use some of {there}, or all")
-    return layers
+    listed = ",".join(map(str, source.layers[:12])) + ",…" * (len(source.layers) > 12)
+    lack, hint = "is not among the given ones", f"use some of {listed}, or all"
+    if kinds := source.config.layer_kinds:
+        lack = "has no attention over tokens"
+        hint = f"{count_attending(kinds)}: {spell_map(kinds)} ({spell_legend(kinds)}); {hint}"
+    return replace(layers, present=PresentIndices(source.layers, lack, hint))
 
 
 def mask_terms(run: RunConfig) -> tuple[MaskTerm, ...]:

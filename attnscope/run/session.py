@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from attnscope.run.analysis.spans import SpanRecorders
 
     Recorders = Mapping[int, Sequence[Recorder]]  # by layer
-    MakeRecorders = Callable[[Batch, tuple[int, int]], Recorders]  # of a batch; layers that run, and heads
+    MakeRecorders = Callable[[Batch, Engine], Recorders]  # of a batch and what runs it
 
 
 ProgressCallback = Callable[[str, int, int], None]  # the current step, how much of it is done, and its total
@@ -189,8 +189,7 @@ def _inspect(
     every_head = summary_trace(plan, batch, engine) if summary else None
     other_recorders: Recorders = {} if spans is None else spans.recorders
     if beside is not None:
-        sizes = plan.n_layers_run, engine.sizes[1]
-        other_recorders = _merged(other_recorders, beside(batch, sizes))
+        other_recorders = _merged(other_recorders, beside(batch, engine))
     trace = attend(plan, batch, engine, session.progress, beside=other_recorders, every_head=every_head)
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
@@ -334,7 +333,7 @@ def span_recorders(plan: RunPlan, batch: "Batch", engine: "Engine") -> "SpanReco
 
     queries = [reading_span(divided, text.queries) for divided, text in zip(spans, plan.text_plans, strict=True)]
     predicting = [[n - 1 for n, token in enumerate(text.tokens) if token.made] for text in plan.text_plans]
-    return SpanRecorders(batch, spans, queries, engine.sizes, predicting)
+    return SpanRecorders(batch, spans, queries, engine, predicting)
 
 
 def _selected_heads(plan: RunPlan, sizes: tuple[int, int]) -> list[tuple[int, int]] | None:
@@ -377,7 +376,8 @@ def select_heads(
     (n_layers, n_heads), ranking, hidden = engine.sizes, None, None
     if plan.auto:
         rows, columns = _named_places(plan)
-        rankings = RankingRecorders(batch, rows, columns, (plan.n_layers_run, n_heads))
+        layers = [layer for layer in engine.layers if layer < plan.n_layers_run]
+        rankings = RankingRecorders(batch, rows, columns, layers, n_heads)
         step = "choosing a head", on_progress
         recorders = _merged(rankings.recorders, beside or {})
         hidden = forward(plan, batch, engine, recorders, step, final=bool(plan.predicted))
@@ -567,6 +567,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
         values=values,
         versions={name: version(name) for name in source.libraries},
         ignored_keys=list(source.ignored_keys),
+        layer_kinds=list(source.config.layer_kinds),
         weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
         tokenizer=None if source.tokenizer_name is None else as_unicode(source.tokenizer_name),
     )

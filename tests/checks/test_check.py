@@ -208,7 +208,7 @@ def test_a_failure_is_told_with_its_place():
     failed = Check("rows sum to 1", "fail", 0.02, 1e-5, "L3H1")
     endless = Check("computing in tiles changes nothing", "fail", None, 1e-4, "L0H0")
     left = Check("equals eager transformers", "skipped", note="no\x1b[2J such")
-    gaps = Differences("eager transformers", "weights", [1e-4, 1e-4], [[0.0, 0.5], [None, 0.1]])
+    gaps = Differences("eager transformers", "weights", [1e-4, 1e-4], [[0.0, 0.5], [None, 0.1]], [0, 1])
     text = CheckedText("The\x1bbank", None, [], None, [])
     shown = as_text(
         present(CheckReport(made, MaskUse("causal", "causal"), [text], [failed, endless, left], [gaps], False)), 200

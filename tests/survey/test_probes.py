@@ -1,5 +1,7 @@
 """Random tokens are what they are said to be, and sums over them what other formulas say."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -134,7 +136,7 @@ def test_a_draw_counts_in_its_block_whichever_pass_it_is_in():
     _, random = drawn("riverbank", 20)
     sums = Sums((1, 2), 1, 20, 10)
     for first, last in ((0, 7), (7, 33), (33, 60)):  # a pass may begin and end within a kind
-        here = ProbePass(random.probes[first:last], (1, 2), torch.device("cpu"))
+        here = ProbePass(random.probes[first:last], SimpleNamespace(layers=[0], sizes=(1, 2)), torch.device("cpu"))
         for recorder in here.recorders[0]:
             recorder.sums += torch.arange(first, last)[:, None, None] % 20  # the number of its draw
         here.add_to(sums)

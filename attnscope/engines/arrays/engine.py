@@ -1,6 +1,6 @@
 """The engine of given arrays: it hands queries, keys and values over to `attend`, and runs nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -210,6 +210,10 @@ class ArraysEngine:
     @property
     def sizes(self) -> tuple[int, int]:
         return 1 + max(self.given.layers), self.given.sizes.heads
+
+    @property
+    def layers(self) -> Sequence[int]:
+        return self.given.layers
 
     def describe_mask(self) -> str:
         return self.given.config().describe_mask()

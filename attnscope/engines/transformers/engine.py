@@ -90,7 +90,7 @@ class TransformersEngine:
         pad = keys.padding()
         # A window is seen only in a text that is longer than the window.
         longest = max((n, keys.lengths[index], index) for index, n in enumerate(batch.tokens.lengths))
-        last = self.sizes[0] - 1 if final else max(recorders, default=-1)
+        last = self.layers[-1] if final else max(recorders, default=-1)
         sizes = (*batch.tokens.real.shape, keys.real.shape[1])
 
         def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
@@ -122,11 +122,11 @@ class TransformersEngine:
                 raise StopForward
             return output
 
-        session = AttentionCapture(self.loaded.model, on_attention)
+        session = AttentionCapture(self.loaded.model, on_attention, self.loaded.call_layers)
         result = self._run(session, batch)
         if missed := set(recorders) - seen:
-            hint = f"select other layers with {arg('layer')}"
-            raise AttnscopeError(f"layer {min(missed)} has no attention over tokens", where=arg("layer"), hint=hint)
+            message = f"layer {min(missed)} attended to two tokens and not to this text"
+            raise AttnscopeError(message, where=arg("layer"), hint=f"select other layers with {arg('layer')}")
         hidden: Tensor | None = result.last_hidden_state if final else None
         return hidden
 
@@ -187,7 +187,7 @@ class TransformersEngine:
         return TransformersContinuation(self.loaded)
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
-        self.forward(batch, {layer: () for layer in range(self.sizes[0])})  # which shows the modules
+        self.forward(batch, {layer: () for layer in self.layers})  # which shows the modules
         n, pad = batch.tokens.real.shape[1], batch.tokens.padding()
 
         def attend_for(part: str, inputs: AttentionInputs, hooks: AttentionHooks) -> tuple[Tensor, Mask | None]:
@@ -201,8 +201,8 @@ class TransformersEngine:
         after = in_this_thread(runner.after_block)
         blocks = find_blocks(self.loaded.model, self.modules.values())
         with listening([block.register_forward_hook(after, with_kwargs=True) for block in blocks]):
-            self._run(AttentionCapture(self.loaded.model, runner.on_attention), batch)
-        if missed := set(range(last + 1)) - runner.handed:
+            self._run(AttentionCapture(self.loaded.model, runner.on_attention, self.loaded.call_layers), batch)
+        if missed := {layer for layer in self.layers if layer <= last} - runner.handed:
             raise cannot_rerun(min(missed))
 
     @property
@@ -210,12 +210,16 @@ class TransformersEngine:
         part = self.loaded.parts[self.loaded.chosen]
         return part.n_layers, part.n_heads
 
+    @property
+    def layers(self) -> Sequence[int]:
+        return self.loaded.parts[self.loaded.chosen].layers
+
     def describe_mask(self) -> str:
         """Return the model's own mask as it was seen: one expression, or the layers of each."""
         by_words: dict[str, list[int]] = {}
         for layer, words in sorted(self.own.items()):
             by_words.setdefault(words, []).append(layer)
-        scope = "" if len(self.own) == self.sizes[0] else ", in the layers that ran"
+        scope = "" if len(self.own) == len(self.layers) else ", in the layers that ran"
         if len(by_words) == 1:
             return next(iter(by_words)) + scope
         counts = (f"{words} in {len(layers)} of {len(self.own)} layers" for words, layers in by_words.items())
@@ -226,9 +230,8 @@ class TransformersEngine:
 
     def output_projections(self, batch: Batch) -> list[nn.Module | None]:
         """Return the output projection of every layer, as far as running the batch shows them."""
-        layers = range(self.sizes[0])
-        self.forward(batch, {layer: () for layer in layers})
-        return [self.projections.get(layer) for layer in layers]
+        self.forward(batch, {layer: () for layer in self.layers})
+        return [self.projections.get(layer) for layer in range(self.sizes[0])]
 
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
         """Return weights of the value and of the output projection, in architectures that the native engine knows."""

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -66,12 +66,15 @@ class AttentionCapture:
     """One run of a model: maps modules to layers, and passes on their calls.
 
     `on_attention` receives the part (`encoder`, `decoder`, `cross`; empty if there is only one), the module and the
-    call, and gives the output, (B, H, Q, Ev). `projection` is the output projection of the latest layer; None if it was
-    not found.
+    call, and gives the output, (B, H, Q, Ev). `call_layers` has the layer of each call of a part, in order, if its
+    modules do not know it. `projection` is the output projection of the latest layer; None if it was not found.
     """
 
-    def __init__(self, model: Any, on_attention: OnAttention) -> None:
+    def __init__(
+        self, model: Any, on_attention: OnAttention, call_layers: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
         self._model, self._on_attention = model, on_attention
+        self._call_layers = call_layers or {}
         self.projection: nn.Module | None = None
         self._names = {id(module): name for name, module in model.named_modules()}
         self._seen: Counter[str] = Counter()
@@ -95,12 +98,16 @@ class AttentionCapture:
         """Find part and layer: the module's own number, or the order of calls if that is missing or taken."""
         name = self._names.get(id(module), "")
         part = part_of(name) if self._model.config.is_encoder_decoder else ""
+        if call_layers := self._call_layers.get(part):
+            order = self._seen[part]
+            self._seen[part] += 1
+            return part, call_layers[order % len(call_layers)]
         number = getattr(module, "layer_idx", None)
-        if isinstance(number, int):
+        if isinstance(number, int) and number >= 0:
             if id(module) in self._numbered:
                 raise unsupported_attention("two sets of queries, keys and values", number)
             self._numbered.add(id(module))
-        if not isinstance(number, int) or (part, number) in self._layers:
+        if not isinstance(number, int) or number < 0 or (part, number) in self._layers:
             number = self._seen[part]
         self._seen[part] += 1
         self._layers.add((part, number))

@@ -50,6 +50,11 @@ class TransformersModel:
         """Target of its head; None if it has none."""
         return None if self.predicting is None else head_kind(self.predicting)
 
+    @property
+    def call_layers(self) -> dict[str, tuple[int, ...]]:
+        """The layer of each call of attention of a part, in order; see ModelPart."""
+        return {name: part.call_layers for name, part in self.parts.items()}
+
     def resolve_part(self, name: str | None) -> str:
         """Return the part that the user means."""
         known = [part for part in self.parts if part]

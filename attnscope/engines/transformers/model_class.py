@@ -16,6 +16,8 @@ from attnscope.engines.transformers.interface import register
 
 _COUNTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?(layer|expert|block)s?|(\w+_)?layers|depth")
 _MOST = 10_000
+_FLOAT_TAG = "__float__"
+_SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,18 @@ def _config(hf: Any, folder: Folder) -> Any:
         raise AttnscopeError("the checkpoint is quantised", where=where, hint="use one with floating-point weights")
     try:
         with quiet():
-            return hf.CONFIG_MAPPING[kind].from_dict(folder.config)
+            return hf.CONFIG_MAPPING[kind].from_dict(_with_floats(folder.config))
     except Exception as e:
         # A class of transformers may raise anything for a strange value.
         raise AttnscopeError(f"transformers rejects it ({first_line(e)})", where=where) from e
+
+
+def _with_floats(value: Any) -> Any:
+    """Replace `{"__float__": "Infinity"}` by the number: JSON has none for it, and transformers 5 writes this."""
+    if isinstance(value, dict):
+        tagged = _SPECIAL_FLOATS.get(str(value.get(_FLOAT_TAG))) if set(value) == {_FLOAT_TAG} else None
+        return {name: _with_floats(item) for name, item in value.items()} if tagged is None else tagged
+    return [_with_floats(item) for item in value] if isinstance(value, list) else value
 
 
 @contextmanager

@@ -168,6 +168,7 @@ def _source(
         (loaded.predicting or loaded.model).to(device)
         return OpenedModel(replace(loaded, chosen=chosen))
 
+    layers = loaded.parts[chosen].layers
     start = loaded.decoder_start if chosen in ("decoder", "cross") else None
     biases = 0
     if any(part.position_bias for part in loaded.parts.values()):
@@ -194,6 +195,7 @@ def _source(
         dense_masks=True,
         dense_biases=biases,
         predicts=loaded.predicts,
+        layers=tuple(layers) if len(layers) < loaded.parts[chosen].n_layers else None,
     )
 
 
@@ -218,4 +220,5 @@ def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
         scale=part.scale,
         n_segments=loaded.n_segments,
         cross_attention=chosen == "cross",
+        layer_kinds=part.layer_kinds,
     )

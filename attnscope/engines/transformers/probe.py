@@ -1,7 +1,8 @@
 """Run two tokens through a `transformers` model to find its parts, layers and heads."""
 
 import inspect
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.layer_kinds import LayerPaths
 from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing
+from attnscope.engines.transformers.layer_lists import ListItem, RunningLayers
 from attnscope.engines.transformers.model_class import first_line
 from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs
@@ -20,6 +23,10 @@ class ModelPart:
     """The attention of one part of a model: one stack of layers."""
 
     n_layers: int
+    layers: tuple[int, ...]  # numbers of the layers that have attention over tokens, ascending
+    # the layer of each call of attention, in order, if modules number themselves otherwise (Zamba); else empty
+    call_layers: tuple[int, ...]
+    layer_kinds: tuple[LayerPaths, ...]  # see ModelConfig
     n_heads: int
     n_kv_heads: int
     d_head: int
@@ -35,39 +42,87 @@ def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:
     return AttnscopeError(message, where=where, hint="attnscope cannot read its scores")
 
 
+@dataclass
+class _Calls:
+    """Calls of the attention of one part, in order."""
+
+    inputs: list[AttentionInputs] = field(default_factory=list)
+    listed: list[ListItem | None] = field(default_factory=list)  # the layer that was running
+    windowed: list[bool] = field(default_factory=list)  # the module has a sliding window
+
+
 def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart]:
     """Run two tokens, and see which parts, layers and heads there are."""
-    seen: dict[str, dict[int, tuple[AttentionInputs, bool]]] = {}
+    parts: dict[str, _Calls] = {}
+    running = RunningLayers(model)
 
     def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
-        seen.setdefault(part, {})[inputs.layer] = inputs, inputs.out_weight is not None
+        calls = parts.setdefault(part, _Calls())
+        calls.inputs.append(inputs)
+        calls.listed.append(running.item)
+        calls.windowed.append(bool(getattr(module, "sliding_window", None)))
         return attended(inputs)
 
     ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     session = AttentionCapture(model, on_attention)
     try:
-        with torch.inference_mode(), capturing(session):
+        with torch.inference_mode(), running.watching(), capturing(session):
             model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
     except AttnscopeError:
         raise
     except Exception as e:  # every language model accepts two tokens
         message = f"transformers cannot run it on two tokens ({first_line(e)})"
         raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text") from e
-    if not seen:
+    if not parts:
         raise no_attention_interface(model.config.model_type, where)
-    return {part: _facts(list(layers.values()), 1 + max(layers), where) for part, layers in seen.items()}
+    return {part: _facts(calls, running, where) for part, calls in parts.items()}
 
 
-def _facts(calls: list[tuple[AttentionInputs, bool]], n_layers: int, where: str | Path) -> ModelPart:
-    shapes = {(c.q.shape[1], c.k.shape[1], c.q.shape[-1], c.v.shape[-1]) for c, _ in calls}
+def _facts(calls: _Calls, running: RunningLayers, where: str | Path) -> ModelPart:
+    inputs = calls.inputs
+    shapes = {(call.q.shape[1], call.k.shape[1], call.q.shape[-1], call.v.shape[-1]) for call in inputs}
     if len({heads for heads, *_ in shapes}) > 1:
         raise AttnscopeError("its layers have different numbers of heads", where=where)
-    first = calls[0][0]
-    heads, groups, width, value = first.q.shape[1], first.k.shape[1], first.q.shape[-1], first.v.shape[-1]
-    projects = all(has_projection for _, has_projection in calls)
-    biased = any(c.spec.bias_name == RELATIVE for c, _ in calls)
-    return ModelPart(n_layers, heads, groups, width, value, first.spec.scale, projects, biased)
+    first = inputs[0]
+    numbers = [call.layer for call in inputs]
+    n_layers, kinds = 1 + max(numbers), tuple[LayerPaths, ...]()
+    call_layers: tuple[int, ...] = ()
+    if (listed := _numbers_in_list(calls.listed)) is not None:
+        name, indices = listed
+        if indices != numbers:
+            call_layers = tuple(indices)
+            numbers = indices
+        attention: dict[int, LayerPaths] = {
+            index: ("window",) if windowed else ("softmax",)
+            for index, windowed in zip(numbers, calls.windowed, strict=True)
+        }
+        kinds = running.kinds(name, attention)
+        n_layers = len(kinds)
+        if all(len(paths) == 1 for paths in kinds) and len(attention) == n_layers:
+            kinds = ()
+    return ModelPart(
+        n_layers=n_layers,
+        layers=tuple(sorted(set(numbers))),
+        call_layers=call_layers,
+        layer_kinds=kinds,
+        n_heads=first.q.shape[1],
+        n_kv_heads=first.k.shape[1],
+        d_head=first.q.shape[-1],
+        d_value=first.v.shape[-1],
+        scale=first.spec.scale,
+        has_projection=all(call.out_weight is not None for call in inputs),
+        position_bias=any(call.spec.bias_name == RELATIVE for call in inputs),
+    )
+
+
+def _numbers_in_list(listed: Sequence[ListItem | None]) -> tuple[str, list[int]] | None:
+    """Return the list that all of these layers are in and their indices; None unless each is another item of one."""
+    items = [item for item in listed if item is not None]
+    names = {name for name, _ in items}
+    if len(items) < len(listed) or len(names) != 1 or len(set(items)) < len(items):
+        return None
+    return names.pop(), [index for _, index in items]
 
 
 def max_text_length(model: Any, config: Any) -> int | None:

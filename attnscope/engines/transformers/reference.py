@@ -51,9 +51,10 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
             layers.append(_stages(inputs))
         return attended(inputs)
 
-    with torch.inference_mode(), capturing(AttentionCapture(loaded.model, on_attention)):
+    session = AttentionCapture(loaded.model, on_attention, loaded.call_layers)
+    with torch.inference_mode(), capturing(session):
         engine.run(work.batch)
-    for stages, weights in zip(layers, _weights(engine, work.batch, len(layers)), strict=True):
+    for stages, weights in zip(layers, _weights(engine, work.batch), strict=True):
         stages["weights"] = weights.float()
         stages["output"] = stages["weights"] @ stages.pop("values")
     return layers
@@ -75,8 +76,8 @@ def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
     return {"scores": scores, "scaled": scaled, "masked": masked, "values": v.float()}
 
 
-def _weights(engine: TransformersEngine, batch: Batch, n_layers: int) -> list[Tensor]:
-    """Return `output_attentions` of transformers' eager attention."""
+def _weights(engine: TransformersEngine, batch: Batch) -> list[Tensor]:
+    """Return `output_attentions` of transformers' eager attention, of the layers that have attention over tokens."""
     model = engine.loaded.model
     model.set_attn_implementation("eager")
     try:
@@ -84,6 +85,8 @@ def _weights(engine: TransformersEngine, batch: Batch, n_layers: int) -> list[Te
             weights = getattr(engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None)
     finally:
         model.set_attn_implementation(NAME)  # for the next text
-    if weights is None or len(weights) != n_layers or any(layer is None for layer in weights):
+    if weights is not None and len(weights) == engine.sizes[0]:  # some models return those of other layers, too
+        weights = [weights[layer] for layer in engine.layers]
+    if weights is None or len(weights) != len(engine.layers) or any(layer is None for layer in weights):
         raise AttnscopeError("transformers returns no attention weights for this model")
     return list(weights)

@@ -22,6 +22,11 @@ class HeadRanking:
     mean: str  # phrase for the layer with the largest average, with `{}` for it
     none: str  # phrase for the first head if every value is 0
     values: Tensor  # the value of every head, (layers, heads)
+    layers: Sequence[int]  # the layers of its rows
+
+    def of_layer(self, layer: int) -> Tensor:
+        """Return the values of the heads of a layer, (heads,)."""
+        return self.values[self.layers.index(layer)]
 
 
 class RankingRecorders:
@@ -30,6 +35,7 @@ class RankingRecorders:
     Args:
         queries: Named rows of every text; None if none are named.
         keys: Named keys of every text; None if none are named.
+        layers: The layers to rank.
     """
 
     def __init__(
@@ -37,9 +43,11 @@ class RankingRecorders:
         batch: Batch,
         queries: Sequence[Sequence[int]] | None,
         keys: Sequence[Sequence[int]] | None,
-        sizes: tuple[int, int],
+        layers: Sequence[int],
+        n_heads: int,
     ) -> None:
-        real, sources, heads = batch.tokens.real, batch.sources, range(sizes[1])
+        real, sources, heads = batch.tokens.real, batch.sources, range(n_heads)
+        self._layers = layers
         words = real & ~batch.tokens.special
         # A text of only special tokens has no other rows.
         words |= real & ~words.any(1, keepdim=True)
@@ -50,7 +58,7 @@ class RankingRecorders:
         self._words: list[WordRecorder] = []
         self.recorders: dict[int, list[Recorder]] = {}
         reach = FURTHEST if sources.self_attention else None
-        for layer in range(sizes[0]):
+        for layer in layers:
             if keys is not None:
                 self._columns.append(ColumnRecorder(heads, range(real.shape[1]), self._rows, sources))
                 self.recorders[layer] = [self._columns[-1]]
@@ -68,15 +76,14 @@ class RankingRecorders:
             who = "all words" if not self._named else "this row" if count == 1 else "these rows"
             weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
-            return HeadRanking(
-                f"most {weight} ({{}})", mean, f"no head has {weight}, so the first is shown", values.cpu()
-            )
+            none = f"no head has {weight}, so the first is shown"
+            return HeadRanking(f"most {weight} ({{}})", mean, none, values.cpu(), self._layers)
         values = torch.stack([recorder.excess.cpu().double().sum(0) for recorder in self._words]) / count.cpu()
         where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
         description = f"{where}its weights depend most on content (score {{}})"
         mean = f"{where}the weights of its heads depend most on content (mean score {{}})"
         none = f"{where}no head's weights depend on content, so the first is shown"
-        return HeadRanking(description, mean, none, values)
+        return HeadRanking(description, mean, none, values, self._layers)
 
 
 def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
@@ -102,7 +109,7 @@ def choose_heads(
     if layers.word == "auto" and ranking is not None:
         values = ranking.values[:, all_heads]
         best = values.amax(1) if heads.word == "auto" else values.mean(1)  # (layers,)
-        all_layers = [int(best.argmax())]
+        all_layers = [ranking.layers[int(best.argmax())]]
         # The value belongs to one head, or to several.
         single = heads.word == "mean" or len(all_heads) == 1
         if n_layers > 1:
@@ -113,9 +120,10 @@ def choose_heads(
         if heads.word == "mean":
             units.append(HeadSelection((layer,), tuple(all_heads), mean_head=True, chosen=reason))
         elif heads.word == "auto" and ranking is not None:
-            head = int(ranking.values[layer].argmax())
+            of_layer = ranking.of_layer(layer)
+            head = int(of_layer.argmax())
             if n_heads > 1:
-                reason = _auto(ranking.description, ranking, ranking.values[layer, head])
+                reason = _auto(ranking.description, ranking, of_layer[head])
             units.append(HeadSelection((layer,), (head,), chosen=reason))
         else:
             units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from attnscope.engines.protocol import Engine
 from attnscope.findings.spans import KEPT_ROWS, SpanReport, TextSpans
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import SpanRecorder, SpanTokens, TokenReading
@@ -15,6 +16,7 @@ class SpanRecorders:
     """A recorder for every layer, with all of its heads.
 
     Args:
+        engine: Its layers and heads are recorded.
         queries: Number of the span of each text whose tokens are also kept one by one.
         predicting: Rows of every text from which the model generated its tokens; empty for none.
     """
@@ -24,19 +26,18 @@ class SpanRecorders:
         batch: Batch,
         spans: Sequence[TextSpans],
         queries: Sequence[int],
-        sizes: tuple[int, int],
+        engine: Engine,
         predicting: Sequence[Sequence[int]] = (),
     ) -> None:
         tokens = span_tokens(batch, spans)
         self._predicting = predicting or [()] * len(spans)
-        self._spans, self._queries, self._sizes = spans, queries, sizes
+        self._spans, self._queries, self._sizes = spans, queries, engine.sizes
         self._rows = [recorder.tokens(query)[-KEPT_ROWS:] for recorder, query in zip(spans, queries, strict=True)]
         self._kept = [sorted({*rows, *more}) for rows, more in zip(self._rows, self._predicting, strict=True)]
         self._reading = TokenReading(tokens, queries, self._kept)
-        self._of_layers = [SpanRecorder(range(sizes[1]), tokens, reading=self._reading) for _ in range(sizes[0])]
-        self.recorders: dict[int, list[Recorder]] = {
-            layer: [recorder] for layer, recorder in enumerate(self._of_layers)
-        }
+        heads = range(engine.sizes[1])
+        self._of_layers = {layer: SpanRecorder(heads, tokens, reading=self._reading) for layer in engine.layers}
+        self.recorders: dict[int, list[Recorder]] = {layer: [recorder] for layer, recorder in self._of_layers.items()}
 
     def report(self, text: int, division: str, selected: list[tuple[int, int]] | None = None) -> SpanReport:
         """Return the recorded weights of a text.
@@ -45,13 +46,17 @@ class SpanRecorders:
         """
         spans, query = self._spans[text], self._queries[text]
         count, n = len(spans.names), len(spans.of_token)
-        weights = torch.stack([recorder.compute()[text, :, :count, :count] for recorder in self._of_layers])
-        sinks = [recorder.sink() for recorder in self._of_layers]
-        sink = None
-        if any(recorder is not None for recorder in sinks):
+        # A layer without attention over tokens has no weights.
+        device = self._reading.received.device
+        weights = torch.full((*self._sizes, count, count), torch.nan, device=device)
+        sinks = torch.full((*self._sizes, count), torch.nan, device=device)
+        has_sinks = False
+        for layer, recorder in self._of_layers.items():
+            weights[layer] = recorder.compute()[text, :, :count, :count]
+            of_layer = recorder.sink()
+            has_sinks |= of_layer is not None
             # A layer without sinks gives them no weight.
-            none = torch.zeros_like(weights[0, ..., 0])
-            sink = torch.stack([none if recorder is None else recorder[text, :, :count] for recorder in sinks])
+            sinks[layer] = 0.0 if of_layer is None else of_layer[text, :, :count]
         received, counted = (x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted))
         kept, rows, predicting = self._kept[text], self._rows[text], self._predicting[text]
         shares = self._reading.shares[text][:, :count].cpu().double() / counted[kept][:, None]
@@ -61,7 +66,7 @@ class SpanRecorders:
             spans,
             query,
             to_numpy(weights),
-            None if sink is None else to_numpy(sink),
+            to_numpy(sinks) if has_sinks else None,
             to_numpy(received / counted[spans.tokens(query)].sum()),
             rows,
             to_numpy(shares[[number[row] for row in rows]]),

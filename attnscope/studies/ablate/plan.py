@@ -12,7 +12,7 @@ from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import CutExpression, PositionSelection
 from attnscope.run.cut_plan import Cut
 from attnscope.run.pass_plan import plan_passes
-from attnscope.run.plan import RunPlan
+from attnscope.run.plan import RunPlan, present_layers
 from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind, target_ids, target_notes
 from attnscope.run.session import Session
 from attnscope.run.text_plan import TextPlan
@@ -200,7 +200,8 @@ class AblationRun:
     def places(self) -> list[tuple[int, int]]:
         """The layer and head of every selected head."""
         c, run = self.source.config, self.run
-        layers, heads = run.layer.numbers(c.n_layers, "layer"), run.head.numbers(c.n_heads, "head")
+        layers = present_layers(run.layer, self.source).numbers(c.n_layers, "layer")
+        heads = run.head.numbers(c.n_heads, "head")
         return [(layer, head) for layer in layers for head in heads]
 
     def words(self) -> TextWords:

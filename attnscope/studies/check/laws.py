@@ -12,21 +12,22 @@ from torch import Tensor, nn
 from attnscope.findings.check import Check
 from attnscope.findings.run import STAGES
 from attnscope.studies.check.measures import largest_difference, make_check
-from attnscope.studies.check.observe import LayerStages
+from attnscope.studies.check.observe import LayerStages, layer_numbers
 
 
 def laws(layers: Sequence[LayerStages], limit: float) -> list[Check]:
     """Check the laws of attention on one text."""
     fully_masked = sum(int(layer.fully_masked.sum()) for layer in layers)
     note = f"{fully_masked} rows are fully masked" if fully_masked else None
+    numbers = layer_numbers(layers)
     return [
-        make_check("every number is finite", [_not_finite(layer) for layer in layers], 0.0),
-        make_check("rows sum to 1", [_row_sums(layer) for layer in layers], limit, note),
-        make_check("nothing on keys that are not allowed", [_leaked(layer) for layer in layers], 0.0),
-        make_check("masked is scaled where allowed", [_masked(layer) for layer in layers], 0.0),
-        make_check("scaled follows from scores", [_scaled(layer) for layer in layers], limit),
-        make_check("weights are the softmax of masked", [_softmax(layer) for layer in layers], limit),
-        make_check("output is weights·v", [_output(layer) for layer in layers], limit),
+        make_check("every number is finite", [_not_finite(layer) for layer in layers], 0.0, numbers),
+        make_check("rows sum to 1", [_row_sums(layer) for layer in layers], limit, numbers, note),
+        make_check("nothing on keys that are not allowed", [_leaked(layer) for layer in layers], 0.0, numbers),
+        make_check("masked is scaled where allowed", [_masked(layer) for layer in layers], 0.0, numbers),
+        make_check("scaled follows from scores", [_scaled(layer) for layer in layers], limit, numbers),
+        make_check("weights are the softmax of masked", [_softmax(layer) for layer in layers], limit, numbers),
+        make_check("output is weights·v", [_output(layer) for layer in layers], limit, numbers),
     ]
 
 

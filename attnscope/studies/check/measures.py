@@ -30,17 +30,17 @@ Limit = float | Sequence[float]  # one for all tensors, or one for each
 
 
 def make_check(
-    name: str, deviations: Sequence[Tensor], limits: Limit, note: str | None = None, layers: int | None = None
+    name: str, deviations: Sequence[Tensor], limits: Limit, layers: Sequence[int], note: str | None = None
 ) -> Check:
     """Judge the deviations of heads, (H,) for each layer; report the one nearest to its limit, or furthest beyond it.
 
-    Several passes over `layers` may follow each other.
+    Several passes over `layers` (numbers of the model's layers) may follow each other.
     """
     limit_of = _each(limits, deviations)
     worst = [float(deviation.max()) for deviation in deviations]
     at = max(range(len(worst)), key=lambda i: worst[i] / max(limit_of[i], 1e-300))
     value, limit = worst[at], limit_of[at]
-    where = f"L{at % (layers or len(deviations))}H{int(deviations[at].argmax())}" if value > 0 else None
+    where = f"L{layers[at % len(layers)]}H{int(deviations[at].argmax())}" if value > 0 else None
     measured = value if value < float("inf") else None
     return Check(name, "pass" if value <= limit else "fail", measured, limit, where, note)
 
@@ -54,10 +54,12 @@ def _each(limits: Limit, deviations: Sequence[Tensor]) -> list[float]:
     return [limits] * len(deviations) if isinstance(limits, float) else [*limits]
 
 
-def differences(reference: str, stage: str, deviations: Sequence[Tensor], limits: Limit) -> Differences:
+def differences(
+    reference: str, stage: str, deviations: Sequence[Tensor], limits: Limit, layers: Sequence[int]
+) -> Differences:
     """Return what `make_check` judges, by layer and head."""
     by_head = [[float(x) if x < float("inf") else None for x in deviation] for deviation in deviations]
-    return Differences(reference, stage, _each(limits, deviations), by_head)
+    return Differences(reference, stage, _each(limits, deviations), by_head, list(layers))
 
 
 def worst_check(texts: Sequence[Sequence[Check]]) -> list[Check]:
@@ -86,7 +88,7 @@ def worst_differences(texts: Sequence[Sequence[Differences]]) -> list[Difference
     for (reference, stage), of_texts in by_stage.items():
         layers = zip(*(zip(text.limits, text.by_head, strict=True) for text in of_texts), strict=True)
         limits, by_head = zip(*(max(of_layer, key=_share) for of_layer in layers), strict=True)
-        worst.append(Differences(reference, stage, list(limits), list(by_head)))
+        worst.append(Differences(reference, stage, list(limits), list(by_head), of_texts[0].layers))
     return worst
 
 

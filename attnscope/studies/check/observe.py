@@ -75,6 +75,11 @@ class StageRecorder(Recorder):
         return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), kept)
 
 
+def layer_numbers(layers: Sequence[LayerStages]) -> list[int]:
+    """Return the number of each layer in the model."""
+    return [layer.inputs.layer for layer in layers]
+
+
 def record_stages(
     engine: Engine,
     batch: Batch,
@@ -83,11 +88,11 @@ def record_stages(
     beside: Mapping[int, Sequence[Recorder]] | None = None,
 ) -> list[LayerStages]:
     """Return every layer's attention over a batch; see StageRecorder. Other recorders may see the same pass."""
-    (n_layers, n_heads), projects = engine.sizes, beside is not None
-    sizes = n_heads, batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
-    own = [StageRecorder(*sizes, include_masked=include_masked, projects=projects) for _ in range(n_layers)]
-    engine.forward(batch, {layer: [recorder, *(beside or {}).get(layer, ())] for layer, recorder in enumerate(own)})
-    layers = [recorder.seen for recorder in own if recorder.seen is not None]
+    projects = beside is not None
+    sizes = engine.sizes[1], batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
+    own = {layer: StageRecorder(*sizes, include_masked=include_masked, projects=projects) for layer in engine.layers}
+    engine.forward(batch, {layer: [recorder, *(beside or {}).get(layer, ())] for layer, recorder in own.items()})
+    layers = [recorder.seen for recorder in own.values() if recorder.seen is not None]
     return layers if has_float64(batch.tokens.real.device) else [_on_cpu(layer) for layer in layers]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.engines.protocol import Engine
 from attnscope.findings.arrays import Array
 from attnscope.findings.check import Check
 from attnscope.findings.record_parts import reported_parts
@@ -26,7 +27,7 @@ from attnscope.model.trace import HeadSelection, Trace, make_trace
 from attnscope.request.record_spec import RecordSpec
 from attnscope.run.analysis.head_reports import TextExtent, TextSlice, head_report
 from attnscope.studies.check.measures import make_check
-from attnscope.studies.check.observe import LayerStages
+from attnscope.studies.check.observe import LayerStages, layer_numbers
 
 _TOP = 3
 
@@ -54,10 +55,13 @@ def selections(n_heads: int, n_queries: int) -> list[Selection]:
 
 
 class RecorderCheck:
-    """Check what the recorders of several runs keep of one text; `sizes` are the numbers of layers and heads."""
+    """Check what the recorders of several runs keep of one text."""
 
-    def __init__(self, sizes: tuple[int, int], tokens: list[Token], context: list[Token] | None) -> None:
-        (self._n_layers, self._n_heads), self._tokens, self._context = sizes, tokens, context
+    def __init__(self, engine: Engine, tokens: list[Token], context: list[Token] | None) -> None:
+        self._layers = engine.layers
+        self._n_heads = engine.sizes[1]
+        self._tokens = tokens
+        self._context = context
         self._sources = tokens if context is None else context
         self._selections = selections(self._n_heads, len(tokens))
         self._traces: list[Trace] = []
@@ -65,7 +69,7 @@ class RecorderCheck:
     def recorders(self, batch: Batch) -> Mapping[int, Sequence[Recorder]]:
         """Make the recorders of every layer, as `attnscope run` would."""
         self._traces = [self._trace(selection, batch) for selection in self._selections]
-        return {layer: [r for t in self._traces for r in t.recorders[layer]] for layer in range(self._n_layers)}
+        return {layer: [r for t in self._traces for r in t.recorders[layer]] for layer in self._layers}
 
     def _trace(self, selection: Selection, batch: Batch) -> Trace:
         shown = torch.zeros_like(batch.tokens.real)
@@ -82,7 +86,7 @@ class RecorderCheck:
         )
         eligible = batch.sources.real if selection.special else batch.sources.content()
         record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real)
-        units = [HeadSelection((n,), (head,)) for n in range(self._n_layers) for head in selection.heads]
+        units = [HeadSelection((layer,), (head,)) for layer in self._layers for head in selection.heads]
         return make_trace(units, record_spec, record_tokens)
 
     def checks(self, layers: Sequence[LayerStages], limit: float) -> list[Check]:
@@ -90,7 +94,8 @@ class RecorderCheck:
 
         The limit is a share of the largest value of a kind if that is above 1.
         """
-        gaps = [torch.zeros(3, self._n_heads, dtype=torch.float64) for _ in layers]
+        stages_of = dict(zip(layer_numbers(layers), layers, strict=True))
+        gaps = {layer: torch.zeros(3, self._n_heads, dtype=torch.float64) for layer in stages_of}
         for selection, trace in zip(self._selections, self._traces, strict=True):
             words = np.array([not token.special for token in self._tokens])
             counted = words if words.any() else ~words
@@ -100,7 +105,7 @@ class RecorderCheck:
                 layer, head = unit.layers[0], unit.heads[0]
                 report = head_report(unit, recorded, trace, place, left_out=[])
                 alone = self._context is None
-                recomputed = RecomputedHead(layers[layer], head, self._sources, self_attention=alone)
+                recomputed = RecomputedHead(stages_of[layer], head, self._sources, self_attention=alone)
                 errors = [
                     recomputed.contributors(report, selection),
                     recomputed.statistics(report, selection),
@@ -109,7 +114,11 @@ class RecorderCheck:
                 gaps[layer][:, head] = gaps[layer][:, head].maximum(torch.tensor(errors, dtype=torch.float64))
         names = ("contributors are the strongest sources", "row statistics follow from weights",
                  "maps, sums and means follow from weights")  # fmt: skip
-        return [make_check(name, [of_layer[n] for of_layer in gaps], limit) for n, name in enumerate(names)]
+        checks = []
+        for n, name in enumerate(names):
+            deviations = [of_layer[n] for of_layer in gaps.values()]
+            checks.append(make_check(name, deviations, limit, list(gaps)))
+        return checks
 
 
 class RecomputedHead:

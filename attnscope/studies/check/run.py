@@ -37,7 +37,7 @@ from attnscope.studies.check.measures import (
     worst_check,
     worst_differences,
 )
-from attnscope.studies.check.observe import LayerStages, record_stages
+from attnscope.studies.check.observe import LayerStages, layer_numbers, record_stages
 from attnscope.studies.check.recorder_check import RecorderCheck
 from attnscope.studies.check.rounding import FLOOR, Limits, limits
 from attnscope.studies.check.texts import drawn_text, fitting_texts
@@ -153,7 +153,7 @@ def _checks(
     steps = 5
     on_step(0, steps)
     engine = job.engine()
-    findings = RecorderCheck(engine.sizes, job.text_plan.tokens, job.text_plan.context)
+    findings = RecorderCheck(engine, job.text_plan.tokens, job.text_plan.context)
     try:
         alone, on = _alone(job, engine, findings)
     except NotFinite as e:
@@ -179,7 +179,8 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     name = "the output of attention is W·(weights·v)"
     batch = job.batch()
     beside = findings.recorders(batch)
-    found = engine.output_projections(batch)
+    by_layer = engine.output_projections(batch)
+    found = [by_layer[layer] for layer in engine.layers]
     projections = [projection for projection in found if projection is not None]
     went_on: dict[nn.Module, list[Tensor]] = {}
 
@@ -196,12 +197,13 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     if calls != [projections.count(module) for module in projections]:
         return alone, skipped_check(name, "the output projection is not called exactly once per layer")
     gaps = []
-    for layer, (stages, module) in enumerate(zip(alone, projections, strict=True)):
-        with engine.holding(layer):
+    for stages, module in zip(alone, projections, strict=True):
+        with engine.holding(stages.inputs.layer):
             gaps.append(projection_difference(stages, module, went_on[module].pop(0)))
     # The same module on the same numbers: only the order of sums may differ, before one rounding.
     once = float(torch.finfo(getattr(torch, job.dtype)).eps)
-    return alone, make_check(name, gaps, max(EXACT, once) if job.user_limit is None else job.user_limit)
+    limit = max(EXACT, once) if job.user_limit is None else job.user_limit
+    return alone, make_check(name, gaps, limit, layer_numbers(alone))
 
 
 def _compare(
@@ -210,7 +212,7 @@ def _compare(
     """Check the rows that two lists of layers share."""
     pairs = [(stage, layer) for stage in stages for layer in range(len(reference))]
     gaps = [row_difference(layers[layer], reference[layer], stage) for stage, layer in pairs]
-    return make_check(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layers=len(reference))
+    return make_check(name, gaps, [bounds[layer][stage] for stage, layer in pairs], layer_numbers(reference))
 
 
 def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Callable[[], Limits]) -> Check:
@@ -254,7 +256,8 @@ def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, li
     if any(layer.inputs.spec.softcap is not None for layer in alone):
         return skipped_check(name, "it has no soft-cap"), []
     gaps = [sdpa_difference(layer) for layer in alone]
-    return make_check(name, gaps, job.exact), [differences(reference, "output", gaps, job.exact)]
+    layers = layer_numbers(alone)
+    return make_check(name, gaps, job.exact, layers), [differences(reference, "output", gaps, job.exact, layers)]
 
 
 def _transformers(
@@ -279,8 +282,9 @@ def _transformers(
 
     def compare(limits: Limits) -> list[Check]:
         allowed = {stage: [layer_limits[stage] for layer_limits in limits] for stage in STAGES}
-        gaps_by_stage[:] = [differences(_EAGER, stage, gaps[stage], allowed[stage]) for stage in STAGES]
-        return [make_check(f"{name}: {stage}", gaps[stage], allowed[stage]) for stage in STAGES]
+        layers = layer_numbers(alone)
+        gaps_by_stage[:] = [differences(_EAGER, stage, gaps[stage], allowed[stage], layers) for stage in STAGES]
+        return [make_check(f"{name}: {stage}", gaps[stage], allowed[stage], layers) for stage in STAGES]
 
     return job.judge(len(alone), compare, bounds), gaps_by_stage
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
+from attnscope.findings.check import Check, CheckedText, CheckReport
 from attnscope.studies.screens.header import named_tokens, report_header, text_headers, unknown_words
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
@@ -61,17 +61,15 @@ def _cells(check: Check) -> tuple[str | Spans, ...]:
 
 def _by_layer(report: CheckReport) -> Iterator[ViewPart]:
     """Tabulate the largest difference of each layer, a row per layer and a column per stage of a reference."""
-    layers = range(report.provenance.n_layers)
     for reference in dict.fromkeys(difference.reference for difference in report.differences):
         stages = [difference for difference in report.differences if difference.reference == reference]
         yield GAP
         yield paragraph((Span("largest difference from "), *untrusted(reference)))
-        columns = [Column(stage.stage, [_worst(stage, layer) for layer in layers]) for stage in stages]
-        yield Table("layer", columns, labels=[ours(f"{layer}") for layer in layers], indent=0)
+        columns = [Column(stage.stage, [_worst(of_heads) for of_heads in stage.by_head]) for stage in stages]
+        yield Table("layer", columns, labels=[ours(f"{layer}") for layer in stages[0].layers], indent=0)
 
 
-def _worst(stage: Differences, layer: int) -> str:
-    values = stage.by_head[layer]
+def _worst(values: list[float | None]) -> str:
     known = [value for value in values if value is not None]
     if len(known) < len(values) or not known:
         return "not finite"

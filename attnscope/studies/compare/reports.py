@@ -52,7 +52,9 @@ def compare_sides(
     if any(head.only_first or head.only_second for change in changes for head in change.heads):
         notes |= {"the weight of a token that only one side has (a│ or │b) counts as moved": None}
     first_provenance = sides[0].report.provenance
-    verdict = judge.verdict(unmatched, first_provenance.n_layers * first_provenance.n_heads) if tolerance else None
+    verdict = (
+        judge.verdict(unmatched, len(first_provenance.attending) * first_provenance.n_heads) if tolerance else None
+    )
     return Comparison(axis, list(sides), changes, list(notes), verdict, list(named))
 
 

@@ -69,6 +69,7 @@ class LiveSource(UnitSource):
     _heads: OrderedDict[Key, WalkHead] = field(default_factory=OrderedDict)
     _forecasts: dict[Variant, list[Forecast]] = field(default_factory=dict)  # with cuts, beside those without
     _survey: HeadRoles | None = None
+    _layers: Sequence[int] = ()  # layers whose attention can be shown
 
     def __post_init__(self) -> None:
         self.masks = tuple(dict.fromkeys((spell_mask(self.run.mask), *self.masks)))
@@ -137,7 +138,7 @@ class LiveSource(UnitSource):
             self.run = structs.replace(self.run, texts=texts)
 
     def _config(self, variant: Variant, place: tuple[int, int] | None = None, **changes: Any) -> RunConfig:
-        """Return the run of a variant; of one layer and head if `place` names them."""
+        """Return the run of a variant; of one layer and head if `place` has their indices in the scene."""
         fixed: dict[str, Any] = {
             "texts": (structs.replace(self.run.texts[variant.text], chat=None),),  # it has been rendered
             "mask": parse_mask(variant.mask),
@@ -145,19 +146,20 @@ class LiveSource(UnitSource):
         }
         fixed |= {"spans": None, "window": None, "picture": False, "target": None, "generate": 0}
         if place is not None:
-            fixed |= {"layer": IndexSelection.of([place[0]]), "head": IndexSelection.of([place[1]])}
+            fixed |= {"layer": IndexSelection.of([self._layers[place[0]]]), "head": IndexSelection.of([place[1]])}
         return structs.replace(self.run, **fixed | changes)
 
     def _first(self, session: Session, variant: Variant, place: tuple[int, int]) -> None:
         """Compute the head with which a walk begins, or its present one."""
         source = session.source(self.run)
-        sizes = list[Number](range(source.config.n_layers)), list[Number](range(source.config.n_heads))
+        self._layers = source.shown_layers
+        sizes = list[Number](self._layers), list[Number](range(source.config.n_heads))
         run = self._config(variant, place if self._known else None)  # unless one has walked already
         chat = self.run.texts[variant.text].rendered is not None
         kept = self._kept(session, run)
         if kept["pool"]:
             # choosing a head takes a pass through all layers: the first head is there long before
-            kept |= {"layer": _named(run.layer), "head": _named(run.head)}
+            kept |= {"layer": _named(run.layer, self._layers[0]), "head": _named(run.head, 0)}
         spans = self.run.spans or (SpanRequest("turns") if chat else None)
         run = structs.replace(run, top=_RANKS, predict=None, key=None, spans=spans, **kept)
         report = inspect(run, session.progress, session)
@@ -231,7 +233,7 @@ class LiveSource(UnitSource):
         text = report.texts[0]
         for head in text.heads:
             assert isinstance(head.layer, int) and isinstance(head.head, int)
-            key = variant, head.layer, head.head
+            key = variant, self._layers.index(head.layer), head.head
             walk = walk_head(text, head)
             before = self._heads.get(key)
             if before is not None:
@@ -312,9 +314,9 @@ class LiveSource(UnitSource):
         return other
 
 
-def _named(numbers: IndexSelection) -> IndexSelection:
+def _named(numbers: IndexSelection, first: int) -> IndexSelection:
     """Return the named layers or heads; the first if they were left to `auto`."""
-    return IndexSelection.of([0]) if numbers == AUTO else numbers
+    return IndexSelection.of([first]) if numbers == AUTO else numbers
 
 
 def _bytes(head: WalkHead) -> int:

@@ -69,22 +69,22 @@ class Sums:
 class TextPass:
     """The recorders of one batch of texts."""
 
-    def __init__(self, batch: Batch, texts: Sequence[int], sizes: tuple[int, int]) -> None:
+    def __init__(self, batch: Batch, texts: Sequence[int], engine: Engine) -> None:
         self._batch, self._texts = batch, texts
-        heads, longest = range(sizes[1]), max(batch.tokens.lengths)
+        heads, longest = range(engine.sizes[1]), max(batch.tokens.lengths)
         counted = counted_rows(batch)
         targets = _offset_targets(counted, batch.tokens.real)
         words = batch.sources.content()
-        self._of_layers = [
-            (
+        self._of_layers = {
+            layer: (
                 ColumnRecorder(heads, range(longest), counted, batch.sources),
                 TargetRecorder(heads, range(longest), targets),
                 WordRecorder(heads, counted, words),
                 UniformRecorder(heads, counted),
             )
-            for _ in range(sizes[0])
-        ]
-        self.recorders: dict[int, list[Recorder]] = {n: list(four) for n, four in enumerate(self._of_layers)}
+            for layer in engine.layers
+        }
+        self.recorders: dict[int, list[Recorder]] = {layer: list(four) for layer, four in self._of_layers.items()}
 
     def add_to(self, sums: Sums) -> None:
         """Add the recorded sums."""
@@ -93,7 +93,7 @@ class TextPass:
         special[:, 0] = False
         marks = kinds["punctuation"].cpu().clone()
         marks[:, 0] = False  # the first token is counted as that
-        for layer, (columns, targets, on_words, uniform) in enumerate(self._of_layers):
+        for layer, (columns, targets, on_words, uniform) in self._of_layers.items():
             mass = columns.compute().cpu().double()  # (B, H, K)
             sums_of_rows = uniform.rows_seen, uniform.shared, on_words.squares, on_words.excess
             # each read of a GPU waits for it
@@ -127,9 +127,9 @@ def _offset_targets(counted: Tensor, real: Tensor) -> Tensor:
 class ProbePass:
     """The recorders of one batch of random tokens, sequences of one length."""
 
-    def __init__(self, probes: Sequence[Probe], sizes: tuple[int, int], device: torch.device) -> None:
+    def __init__(self, probes: Sequence[Probe], engine: Engine, device: torch.device) -> None:
         self._probes = probes
-        self._of_layers: list[list[TargetRecorder]] = [[] for _ in range(sizes[0])]
+        self._of_layers: dict[int, list[TargetRecorder]] = {layer: [] for layer in engine.layers}
         for names in _ROWS:
             rows = sorted({row for probe in probes for n in names if n in probe.targets for row in probe.targets[n][0]})
             places = {row: n for n, row in enumerate(rows)}
@@ -139,13 +139,15 @@ class ProbePass:
                     for row, key in zip(*probe.targets.get(name, (range(0), range(0))), strict=True):
                         targets[number, places[row], n] = key
             targets = targets.to(device)
-            for recorders in self._of_layers:
-                recorders.append(TargetRecorder(range(sizes[1]), rows, targets, strongest=names == ("retrieval",)))
-        self.recorders: dict[int, list[Recorder]] = {n: list(both) for n, both in enumerate(self._of_layers)}
+            for recorders in self._of_layers.values():
+                recorders.append(
+                    TargetRecorder(range(engine.sizes[1]), rows, targets, strongest=names == ("retrieval",))
+                )
+        self.recorders: dict[int, list[Recorder]] = {layer: list(both) for layer, both in self._of_layers.items()}
 
     def add_to(self, sums: Sums) -> None:
         """Add the recorded sums."""
-        for layer, recorders in enumerate(self._of_layers):
+        for layer, recorders in self._of_layers.items():
             for (names, per), recorder in zip(_ROWS.items(), recorders, strict=True):
                 mine = [i for i, probe in enumerate(self._probes) if names[0] in probe.targets]
                 if not mine:
@@ -157,21 +159,21 @@ class ProbePass:
                 sums.add(per, layer, draws, rows.expand(-1, of_probes.shape[1]))
 
 
-def copying_scores(engine: Engine, sizes: tuple[int, int]) -> Array | str:
+def copying_scores(engine: Engine) -> Array | str:
     """Compute Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O of every head, (layers, heads); or say why not.
 
     The eigenvalues of the (D, D) product are those of the small (Ev, Ev) one in the other order, and zeros. Real parts
     are summed: complex eigenvalues come in pairs.
     """
-    scores = []
-    for layer in range(sizes[0]):
+    scores = np.full(engine.sizes, np.nan)
+    for layer in engine.layers:
         with engine.holding(layer):
             pair = engine.value_and_output(layer)
             if isinstance(pair, str):
                 return pair
             value, output = (matrix.detach().cpu().double().numpy() for matrix in pair)
-        scores.append(_copying_of_heads(value, output, sizes[1]))
-    return np.stack(scores)
+        scores[layer] = _copying_of_heads(value, output, engine.sizes[1])
+    return scores
 
 
 def _copying_of_heads(value: Array, output: Array, heads: int) -> Array:

@@ -194,11 +194,13 @@ def _measure(
     groups[0, list(prompt.needle)] = _NEEDLE
     groups[0, list(prompt.reading)] = _READING
     spans = SpanTokens(groups, 3)
-    recorders = [SpanRecorder(range(c.n_heads), spans) for _ in range(c.n_layers)]
-    layers = {layer: [recorder] for layer, recorder in enumerate(recorders)}
+    recorders = {layer: SpanRecorder(range(c.n_heads), spans) for layer in engine.layers}
+    layers = {layer: [recorder] for layer, recorder in recorders.items()}
     hidden = forward(plan, batch, engine, layers, (step, session.progress), final=True)
     assert hidden is not None
     logs = to_float64(engine.logits(hidden[0, list(prompt.reading)])).log_softmax(-1).cpu()
     total = sum(float(logs[n, target]) for n, target in enumerate(prompt.answer))
-    read = np.stack([recorder.compute()[0, :, _READING, _NEEDLE].cpu().double().numpy() for recorder in recorders])
+    read = np.full(engine.sizes, np.nan)
+    for layer, recorder in recorders.items():
+        read[layer] = recorder.compute()[0, :, _READING, _NEEDLE].cpu().double().numpy()
     return read, total / float(np.log(2.0)), engine.describe_mask()

@@ -1,7 +1,7 @@
 """One number for every head: the weight that some tokens give to others, or a statistic of their rows."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,6 +17,10 @@ from attnscope.run.pass_plan import batches_by_length, plan_passes
 from attnscope.run.plan import plan_texts
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
 from attnscope.run.text_plan import TextPlan
+
+if TYPE_CHECKING:
+    from attnscope.engines.protocol import Engine
+    from attnscope.model.tile import Recorder
 
 OF_KEYS = {
     "weight": "Weight α from query to key, summed over keys, averaged over queries.",
@@ -61,7 +65,7 @@ def ask_heads(
     for group, plan in zip(groups, plans, strict=True):
         batch, engine = prepare(plan, model, device)
         keys = [texts[n].keys for n in group], [subtracted_keys[n] or [] for n in group]
-        question = _Question(measure, batch, [rows[n] for n in group], keys, count.shape)
+        question = _Question(measure, batch, [rows[n] for n in group], keys, engine)
         forward(plan, batch, engine, question.recorders, ("measuring heads", session.progress))
         sums, counts = question.sums()
         total, count = np.maximum(total, sums) if largest else total + sums, count + counts
@@ -107,7 +111,7 @@ class _Question:
         batch: Any,
         rows: Sequence[list[int]],
         keys: tuple[Sequence[list[int]], Sequence[list[int]]],
-        shape: tuple[int, ...],
+        engine: "Engine",
     ) -> None:
         import torch
 
@@ -122,11 +126,16 @@ class _Question:
             for side in (0, 1):
                 wanted[side, number, torch.tensor(keys[side][number], dtype=torch.int64, device=device)] = True
         self._shown, self._wanted = shown[:, every].cpu(), wanted.cpu()
-        heads, names = range(shape[1]), () if measure in OF_KEYS else (measure,)
-        layers = range(shape[0])
-        self._rows = [RowRecorder(heads, every, batch.sources, names) for _ in layers]
-        self._columns = [ColumnRecorder(heads, every, shown, batch.sources, by=measure) for _ in layers if not names]
-        self.recorders = {layer: [self._rows[layer], *self._columns[layer : layer + 1]] for layer in layers}
+        heads, names = range(engine.sizes[1]), () if measure in OF_KEYS else (measure,)
+        self._sizes = engine.sizes
+        self._rows = {layer: RowRecorder(heads, every, batch.sources, names) for layer in engine.layers}
+        self._columns: dict[int, ColumnRecorder] = {}
+        if not names:
+            for layer in engine.layers:
+                self._columns[layer] = ColumnRecorder(heads, every, shown, batch.sources, by=measure)
+        self.recorders: dict[int, list[Recorder]] = {layer: [rows] for layer, rows in self._rows.items()}
+        for layer, columns in self._columns.items():
+            self.recorders[layer].append(columns)
 
     def sums(self) -> tuple[Array, Array]:
         """Return sums over rows for both sets of keys, (2, layers, heads), and the number of rows, (layers, heads).
@@ -135,8 +144,9 @@ class _Question:
         """
         import torch
 
-        totals, counts = [], []
-        for layer, rows in enumerate(self._rows):
+        # Of a layer without attention over tokens, no rows are counted.
+        totals, counts = np.zeros((2, *self._sizes)), np.zeros(self._sizes)
+        for layer, rows in self._rows.items():
             live = self._shown[:, None] & ~rows.fully_masked.cpu()  # (B, H, rows)
             if self._columns:
                 of_keys = self._columns[layer].compute().cpu().double()  # (B, H, K)
@@ -150,6 +160,6 @@ class _Question:
                     total = values.masked_fill(~known, -torch.inf).amax((0, 2)).expand(2, -1)
                 else:
                     total = (values.nan_to_num(0.0) * known).sum((0, 2)).expand(2, -1)
-            totals.append(total.numpy())
-            counts.append(count.numpy())
-        return np.stack(totals, axis=1), np.stack(counts)
+            totals[:, layer] = total.numpy()
+            counts[layer] = count.numpy()
+        return totals, counts

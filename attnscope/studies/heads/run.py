@@ -56,7 +56,7 @@ def survey_heads(
     if options.roles is None or "copying" in options.roles:
         from attnscope.studies.heads.measure import copying_scores
 
-        scores = copying_scores(engine, (source.config.n_layers, source.config.n_heads))
+        scores = copying_scores(engine)
         if isinstance(scores, str):
             notes.append(f"copying is not measured: {scores}")
         else:
@@ -100,12 +100,12 @@ def _record(
         batch, engine = prepare(plan, model, device)
         recorded: list[TextPass | ProbePass | SegmentPass] = []
         if number >= len(batches):
-            recorded.append(ProbePass([random.probes[n] for n in numbers], sizes, batch.tokens.real.device))
+            recorded.append(ProbePass([random.probes[n] for n in numbers], engine, batch.tokens.real.device))
         else:
-            recorded += [TextPass(batch, numbers, sizes)] if "texts" in measured else []
-            recorded += [SegmentPass(batch, numbers, parts, sizes)] if parts.sums else []
+            recorded += [TextPass(batch, numbers, engine)] if "texts" in measured else []
+            recorded += [SegmentPass(batch, numbers, parts, engine)] if parts.sums else []
         recorders = {
-            layer: [recorder for part in recorded for recorder in part.recorders[layer]] for layer in range(sizes[0])
+            layer: [recorder for part in recorded for recorder in part.recorders[layer]] for layer in engine.layers
         }
         forward(plan, batch, engine, recorders, (f"measuring heads, {number + 1} of {len(plans)}", session.progress))
         for part in recorded:

@@ -135,6 +135,8 @@ def _picture(survey: HeadRoles) -> Matrices:
     shown: dict[str | None, tuple[str, str, str]] = {None: (UNCLEAR, NO_ROLE, "")}
     shown |= {role.name: (role.letter, role.title, role_colour(role)) for role in survey.roles}
     letters, names, colours = ([[shown[name][n] for name in row] for row in survey.main] for n in range(3))
+    for layer in set(range(len(letters))) - set(survey.provenance.attending):
+        letters[layer] = [""] * len(letters[layer])
     values, by_name = np.full((len(letters), len(letters[0])), np.nan, np.float32), survey.by_name()
     for (layer, head), _ in np.ndenumerate(values):
         if (name := survey.main[layer][head]) is not None:

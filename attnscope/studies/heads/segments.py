@@ -20,6 +20,7 @@ from attnscope.run.analysis.spans import span_tokens
 from attnscope.run.text_plan import divide_text
 
 if TYPE_CHECKING:
+    from attnscope.engines.protocol import Engine
     from attnscope.model.tile import Recorder
     from attnscope.studies.heads.measure import Sums
 
@@ -86,32 +87,32 @@ def divided_texts(run: RunConfig, roles: Sequence[str] | None, texts: Sequence[l
 class SegmentPass:
     """The recorders of one batch of texts that have spans, or two segments."""
 
-    def __init__(self, batch: Batch, numbers: Sequence[int], parts: TextParts, sizes: tuple[int, int]) -> None:
+    def __init__(self, batch: Batch, numbers: Sequence[int], parts: TextParts, engine: "Engine") -> None:
         import torch
 
         self._numbers = numbers
         self._spans = [parts.spans[number] for number in numbers] if parts.spans else []
         self._segments = [parts.segments[number] for number in numbers] if parts.segments else []
-        self._receivers: list[SpanRecorder] = []
-        self._alignments: list[AlignmentRecorder] = []
-        heads, real = range(sizes[1]), batch.tokens.real
+        self._receivers: dict[int, SpanRecorder] = {}
+        self._alignments: dict[int, AlignmentRecorder] = {}
+        heads, real = range(engine.sizes[1]), batch.tokens.real
         if self._spans:
             tokens = span_tokens(batch, self._spans)
-            self._receivers = [SpanRecorder(heads, tokens) for _ in range(sizes[0])]
+            self._receivers = {layer: SpanRecorder(heads, tokens) for layer in engine.layers}
         if self._segments:
             rows, keys = torch.zeros_like(real), torch.zeros_like(real)
             for text, sides in enumerate(self._segments):
                 rows[text, sides.reading] = True
                 keys[text, sides.read] = True
-            self._alignments = [AlignmentRecorder(heads, rows, keys) for _ in range(sizes[0])]
-        self.recorders: dict[int, list[Recorder]] = {
-            layer: [*self._receivers[layer : layer + 1], *self._alignments[layer : layer + 1]]
-            for layer in range(sizes[0])
-        }
+            self._alignments = {layer: AlignmentRecorder(heads, rows, keys) for layer in engine.layers}
+        self.recorders: dict[int, list[Recorder]] = {layer: [] for layer in engine.layers}
+        for of_layers in (self._receivers, self._alignments):
+            for layer, recorder in of_layers.items():
+                self.recorders[layer].append(recorder)
 
     def add_to(self, sums: "Sums") -> None:
         """Add the recorded sums."""
-        for layer, receiver in enumerate(self._receivers):
+        for layer, receiver in self._receivers.items():
             weights = receiver.compute().cpu().double().numpy()
             for text, spans in enumerate(self._spans):
                 kurtosis = receiver_kurtosis(weights[text], spans)
@@ -119,7 +120,7 @@ class SegmentPass:
                     known, number = np.isfinite(kurtosis), [self._numbers[text]]
                     sums.add("receiver", layer, number, np.where(known, kurtosis, 0.0)[None])
                     sums.add("receivers", layer, number, known.astype(np.float64)[None])
-        for layer, alignment in enumerate(self._alignments):
+        for layer, alignment in self._alignments.items():
             moments = alignment.sums.cpu().double().numpy()
             for text, sides in enumerate(self._segments):
                 for name, value in alignment_parts(moments[text], len(sides.read)).items():

@@ -40,14 +40,18 @@ class HeadTracker:
         c = self._plan.config
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             batch, engine = prepare(self._plan, self._model, self.device)
-            recorders = [RowRecorder(range(c.n_heads), self._rows, batch.sources, MEASURES) for _ in range(c.n_layers)]
-            by_layer = {layer: [recorder] for layer, recorder in enumerate(recorders)}
+            recorders = {
+                layer: RowRecorder(range(c.n_heads), self._rows, batch.sources, MEASURES) for layer in engine.layers
+            }
+            by_layer = {layer: [recorder] for layer, recorder in recorders.items()}
             forward(self._plan, batch, engine, by_layer, ("measuring heads", None))
-        measures = {}
-        for name in MEASURES:
-            values = torch.stack([recorder.recorded[name][0] for recorder in recorders]).cpu().double()  # (L, H, rows)
-            measures[name] = values.nanmean(-1)
+        measures = {name: np.full(engine.sizes, np.nan) for name in MEASURES}
+        for name, of_heads in measures.items():
+            values = torch.stack([recorder.recorded[name][0] for recorder in recorders.values()])  # (L, H, rows)
+            values = values.cpu().double()
+            mean = values.nanmean(-1)
             if name == "max_score":
                 largest = values.nan_to_num(nan=-torch.inf).amax(-1)
-                measures[name] = largest.masked_fill(largest == -torch.inf, torch.nan)
-        return {name: values.numpy() for name, values in measures.items()}
+                mean = largest.masked_fill(largest == -torch.inf, torch.nan)
+            of_heads[list(recorders)] = mean.numpy()
+        return measures

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
 from attnscope.findings.info import TOP, CostRow, KnownModels
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.selection import POOL, PRINTED
@@ -81,6 +82,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("weights", _WEIGHTS[d.weights]),
         ("fingerprint", d.fingerprint),
         ("layers", f"{c.n_layers}, {c.d_model} wide" + (", attention and MLP in parallel" * c.parallel)),
+        ("layer map", _layer_map(c)),
         ("heads", _heads(c)),
         ("scores", _scores(c, d.attention_scale)),
         ("mask", d.mask),
@@ -93,6 +95,14 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("parameters", f"{d.parameters:,} in embeddings and blocks"),
         ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
     ]
+
+
+def _layer_map(c: "ModelConfig") -> str:
+    """Write the kinds of the layers; nothing if all are the same."""
+    kinds = c.layer_map
+    if len(set(kinds)) == 1 and len(kinds[0]) == 1:
+        return ""
+    return f"{spell_map(kinds, whole=True)}  {count_attending(kinds)} ({spell_legend(kinds)})"
 
 
 def _heads(c: "ModelConfig") -> str:

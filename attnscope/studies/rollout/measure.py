@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import UsageError, arg
+from attnscope.base.layer_kinds import attends, count_attending, mixes_unseen, spell_map
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.arrays import Array
 from attnscope.findings.rollout import ROLLOUT_MEASURES, RolloutMeasure, TokenRollout
@@ -14,7 +15,7 @@ from attnscope.findings.run import HeadReport, Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
-from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, plan_texts, spare_memory
+from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, plan_texts, present_layers, spare_memory
 from attnscope.run.rendering import chat_text
 from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
 from attnscope.run.text_plan import TextPlan
@@ -72,7 +73,7 @@ def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
     measure = ROLLOUT_MEASURES[run.measure]
     _check_options(run)
     _check_model(source, measure)
-    layers = _layers(run, source.config.n_layers, measure)
+    layers = _layers(run, source, measure)
     shown = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
     plan = _plan(run, source, layers, shown, measure)
     if measure.zeroing and run.what_if == "same-scores" and not plan.run.own_mask:
@@ -113,13 +114,21 @@ def _check_model(source: ModelSource, measure: RolloutMeasure) -> None:
         raise UsageError("the layers of this model do not add their input to their output", where=where, hint=hint)
 
 
-def _layers(run: RunConfig, n_layers: int, measure: RolloutMeasure) -> list[int]:
-    """Return the layers, ascending; a product needs consecutive ones."""
+def _layers(run: RunConfig, source: ModelSource, measure: RolloutMeasure) -> list[int]:
+    """Return the layers, ascending; a product needs all layers between them that let tokens read each other."""
     if run.layer.word == "mean":
         message, hint = f"{measure.name} cannot be averaged over layers", "use all, or a range such as 0-3"
         raise UsageError(message, where=arg("layer"), hint=hint)
-    layers = sorted(run.layer.numbers(n_layers, "layer"))
-    if measure.cumulative and layers != list(range(layers[0], layers[-1] + 1)):
+    layers = sorted(present_layers(run.layer, source).numbers(source.config.n_layers, "layer"))
+    kinds = source.config.layer_map
+    between = range(layers[0], layers[-1] + 1)
+    if measure.cumulative and (unseen := [layer for layer in between if mixes_unseen(kinds[layer])]):
+        message = f"{measure.name} multiplies weights of attention, and in layer {unseen[0]} tokens read each other "
+        message += f"through {' and '.join(kinds[unseen[0]])}"
+        hint = f"{count_attending(kinds)}: {spell_map(kinds)}; use {arg('measure', 'value-zeroing')}, or one layer"
+        raise UsageError(message, where=arg("measure", measure.name), hint=hint)
+    passed = [layer for layer in between if layer in layers or attends(kinds[layer])]
+    if measure.cumulative and layers != passed:
         hint = f"use {layers[0]}-{layers[-1]}, or one layer"
         raise UsageError(f"{measure.name} needs consecutive layers", where=arg("layer"), hint=hint)
     return layers

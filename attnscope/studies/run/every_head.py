@@ -15,6 +15,7 @@ from attnscope.studies.screens.header import counted
 from attnscope.views.walk.scene import Scene
 
 if TYPE_CHECKING:
+    from attnscope.engines.protocol import Engine
     from attnscope.model.batch import Batch
     from attnscope.model.tile import Recorder
     from attnscope.studies.heads.measure import TextPass
@@ -54,14 +55,15 @@ class RoleRecorders:
         self._sizes = 0, 0  # number of layers and of heads
         self._longest = 0  # tokens of the longest text
 
-    def recorders(self, batch: "Batch", sizes: tuple[int, int]) -> "Mapping[int, Sequence[Recorder]]":
+    def recorders(self, batch: "Batch", engine: "Engine") -> "Mapping[int, Sequence[Recorder]]":
         """Return recorders of the roles; none for cross-attention or a very long text."""
+        sizes = engine.sizes
         count, longest = len(batch.tokens.lengths), max(batch.tokens.lengths)
         if batch.context is not None or sizes[0] * sizes[1] * count * longest**2 > _CELLS:
             return {}
         from attnscope.studies.heads.measure import TextPass
 
-        self._pass, self._sizes, self._longest = TextPass(batch, range(count), sizes), sizes, longest
+        self._pass, self._sizes, self._longest = TextPass(batch, range(count), engine), sizes, longest
         return self._pass.recorders
 
     def of_texts(self, count: int) -> list[TextRoles | None]:

@@ -8,6 +8,7 @@ from operator import itemgetter
 import numpy as np
 from msgspec import structs
 
+from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
 from attnscope.findings.provenance import MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import ROW_STATISTICS, Means
 from attnscope.findings.run import STAGES, HeadReport, Report, TextReport
@@ -97,6 +98,9 @@ def report_header(
         lines: list[Line] = [(title, Text([*folders[:-1], (*folders[-1], *after)], ""))]
     else:
         lines = [(title, OneLine(untrusted(short_path(provenance.model)), after, end=True))]
+    if kinds := provenance.layer_kinds:
+        legend = f"  {count_attending(kinds)} ({spell_legend(kinds)})"
+        lines.append(("layers", ours(spell_map(kinds, whole=settings.verbose) + legend)))
     if provenance.adapter is not None:
         lines.append(("adapter", untrusted(provenance.adapter)))
     if provenance.family != "weights":
@@ -332,7 +336,7 @@ def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool)
         means = "mean" in {name for head in heads for name in (head.layer, head.head)}
         return ["--least K", *(of_one_head if means else []), "--stage weights (the matrix)"]
     more = []
-    if len({head.layer for head in heads}) < report.provenance.n_layers:
+    if len({head.layer for head in heads}) < len(report.provenance.attending):
         more.append("--layer all")
     if len({head.head for head in heads}) < report.provenance.n_heads:
         more.append("--head all")

@@ -82,7 +82,8 @@ def present_spans(
 
 def averaged_heads(spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:
     """Return the layers and heads that a span matrix averages (None for all), and their name."""
-    selected, (n_layers, n_heads) = spans.selected, spans.weights.shape[:2]
+    selected, n_heads = spans.selected, spans.weights.shape[1]
+    n_layers = len(_attending(spans))
     if selected is None or len(selected) == n_layers * n_heads:
         return None, f"mean of all {n_layers * n_heads} heads"
     if len(selected) == 1:
@@ -93,6 +94,11 @@ def averaged_heads(spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str
     if len(heads) == 1 and len(selected) == n_layers:
         return selected, f"mean of H{min(heads)} in all {n_layers} layers"
     return selected, f"mean of {len(selected)} heads"
+
+
+def _attending(spans: SpanReport) -> list[int]:
+    """Return the layers with attention over tokens: the others have no weights."""
+    return [layer for layer, weights in enumerate(spans.weights) if not np.isnan(weights).all()]
 
 
 def mean_weights(spans: SpanReport, heads: Sequence[tuple[int, int]] | None) -> tuple[Matrix, Matrix | None]:
@@ -199,13 +205,13 @@ def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
     """Return the shares of every layer, averaged over heads."""
     layers = [
         mean_weights(spans, [(layer, head) for head in range(spans.weights.shape[1])])[0][spans.query]
-        for layer in range(len(spans.weights))
+        for layer in _attending(spans)
     ]
     columns = [
         Column(untrusted(name), _share_texts([float(layer[members].sum()) for layer in layers], settings))
         for name, members in zip(shown.names, shown.members, strict=True)
     ]
-    return Table("layer", columns, labels=[ours(f"L{layer}") for layer in range(len(layers))])
+    return Table("layer", columns, labels=[ours(f"L{layer}") for layer in _attending(spans)])
 
 
 def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Table:
@@ -266,7 +272,7 @@ def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySetting
     full = float(np.nanmax(rows)) or 1.0
     yield GAP
     caption = "  each token was predicted from the token before it, whose weight on every span is shown, "
-    caption += f"mean of all {spans.weights.shape[0] * spans.weights.shape[1]} heads"
+    caption += f"mean of all {len(_attending(spans)) * spans.weights.shape[1]} heads"
     yield paragraph((Span("the answer, token by token", "title"), Span(caption, "dim")))
     legend: list[Span] = []
     for number, name in enumerate(names):

@@ -34,7 +34,8 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
 
     n_layers, n_heads = panel.matrix.shape
     width = 3 if _label(n_layers) + 3 * n_heads <= screen.width else 2
-    _draw_cells(screen, n_heads, width, draw, range(n_layers))
+    attending = [layer for layer in range(n_layers) if any(panel.texts[layer])]
+    _draw_cells(screen, n_heads, width, draw, attending)
 
 
 def _draw_numbers(screen: Screen, panel: Panel) -> None:
