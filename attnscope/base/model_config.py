@@ -192,7 +192,17 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.mask}, with window:{named} in {self.n_layers - layers[None]} of {self.n_layers} layers"
 
     def _under(self, window: int | None) -> str:
-        return self.mask if window is None else f"{self.mask}+window:{window}"
+        return within_window(self.mask, window)
+
+
+def within_window(mask: str, window: int | None) -> str:
+    """Return a mask expression narrowed to a window of that size; None for no window.
+
+    `+` binds more tightly than `|`, so that alternatives are put in parentheses.
+    """
+    if window is None:
+        return mask
+    return f"({mask})+window:{window}" if "|" in mask else f"{mask}+window:{window}"
 
 
 def check_sizes(config: ModelConfig, where: str) -> None:

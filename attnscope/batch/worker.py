@@ -190,7 +190,7 @@ def _record(text: PreparedText, arrays: dict[str, Any], units: list[Any], settin
     return record_of(
         item,
         "ok",
-        notes=[*text_plan.notes, *filter(None, [unknown])],
+        notes=[*text_plan.warnings, *text_plan.notes, *filter(None, [unknown])],
         tokens=text_plan.tokens,
         sources=text_plan.context,
         queries=text_plan.queries,

@@ -119,25 +119,24 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
 def tokenize(
     source: ModelSource, text: str, pair: str | None, where: str, *, truncate: bool, special: bool = True
 ) -> tuple[list[Token], list[str]]:
-    """Return the tokens of one text, checked against the model's limits, and notes on changes.
+    """Return the tokens of one text, checked against the model's limits, and warnings about what was changed.
 
     Special tokens are added, unless a rendered chat has its own.
     """
-    tokens, notes = source.tokenizer.encode(text, pair, where=where, special=special), list[str]()
+    tokens, warnings = source.tokenizer.encode(text, pair, where=where, special=special), list[str]()
     c = source.config
     if source.decoder_start is not None and where != arg("context"):
         # as in training: the start, then the text, without the special token that ends it
         tokens = [source.decoder_start, *(tokens[:-1] if _closes(tokens[-1]) else tokens)]
-        notes.append(f"decoder input: starts with '{source.decoder_start.piece}', has no end-of-sentence token")
     check_tokens(source, tokens, where, truncate=truncate)
     if c.max_positions is not None and len(tokens) > c.max_positions:
-        notes.append(f"truncated from {len(tokens)} to {c.max_positions} tokens")
+        warnings.append(f"truncated from {len(tokens)} to {c.max_positions} tokens")
         # Special tokens still end the text.
         closing = min(count_closing(tokens), c.max_positions)
         tokens = tokens[: c.max_positions - closing] + tokens[len(tokens) - closing :]
     if all([token.special for token in tokens]):
-        notes.append("the text has only special tokens")
-    return tokens, notes
+        warnings.append("the text has only special tokens")
+    return tokens, warnings
 
 
 def check_tokens(source: ModelSource, tokens: list[Token], where: str, *, truncate: bool = False) -> None:

@@ -1,13 +1,16 @@
 """What findings begin with: what produced the numbers, under which mask, and the text with its tokens."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
 from attnscope.base.layer_kinds import LayerPaths, attends
 from attnscope.findings.arrays import along
 from attnscope.findings.tokens import Token
+
+AddedKeys = Literal["later", "far", "other"]
+ADDED_KEYS: tuple[AddedKeys, ...] = get_args(AddedKeys)
 
 
 class Findings(msgspec.Struct, frozen=True):
@@ -92,6 +95,9 @@ class MaskUse(msgspec.Struct, frozen=True):
         hidden: Tokens that were hidden from all queries, as typed; None if there were none. TextReport.hidden has their
             positions.
         trained: Other masks that the model was trained under, such as `prefix:4`.
+        added: Which keys some query sees although the model's own mask hides them: `later` ones, ones `far` away
+            (outside the model's window), or `other` ones.
+        hides: Whether it hides any key that the model's own mask shows; None if `used` is the model's own, or unknown.
     """
 
     own: str
@@ -99,6 +105,8 @@ class MaskUse(msgspec.Struct, frozen=True):
     what_if: str | None = None
     hidden: str | None = None
     trained: list[str] = []
+    added: list[AddedKeys] = []
+    hides: bool | None = None
 
     @property
     def all_own(self) -> str:

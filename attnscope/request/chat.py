@@ -27,7 +27,7 @@ class RenderedChat(msgspec.Struct, frozen=True):
     generated: tuple[tuple[int, int], ...] | None
     template: str  # name of the template, and the file that has it
     roles: tuple[str, ...]
-    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 class Chat(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -60,18 +61,25 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
         return _whole_words(tokens)
     ranges = text.spans or request.ranges
     of_token: list[SpanKind] = [
-        "answer" if token.made else "first" if position == 0 else "special" if token.special else "text"
+        # A token that ends a text is no part of the answer before it.
+        "answer"
+        if token.made and not token.special
+        else "first"
+        if position == 0
+        else "special"
+        if token.special
+        else "text"
         for position, token in enumerate(tokens)
     ]
     owners: list[str | None] = [None] * len(tokens)
     if request.division == "ranges":
         _by_ranges(text, tokens, ranges, owners, truncated=truncated)
     else:
-        pieces = _pieces(text.text, text.turns, request)
+        pieces = _pieces(text.text, text.turns, request, answer_turn(text))
         _assign(tokens, pieces, 0, owners)
         if text.pair is not None:
             kinds = SPAN_WORDS[:-1]
-            of_pair = _pieces(text.pair, (), request) if request.division in kinds else []
+            of_pair = _pieces(text.pair, (), request, "") if request.division in kinds else []
             names = {piece.name for piece in pieces}
             _assign(tokens, [SpanRange(unique_name(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
     _fill_without_characters(tokens, owners)
@@ -87,12 +95,32 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
 
 def _answer(text: TextInput, request: SpanRequest, of_token: Sequence[SpanKind], owners: Sequence[str | None]) -> str:
     """Return the answer's span: a chat's last turn if it is the assistant's, or a range `answer` at the end."""
-    if text.turns:
-        last = text.turns[-1].name
-        return last if last.startswith(_ASSISTANT) else ""
+    if text.turns and request.division != "ranges":
+        return answer_turn(text)
     worded = [owner for owner, kind in zip(owners, of_token, strict=True) if kind in ("text", "rest")]
     answer = worded[-1] if request.division == "ranges" and worded else None
     return answer if answer is not None and answer.casefold() == ANSWER else ""
+
+
+def answer_turn(text: TextInput) -> str:
+    """Return the name of a chat's last turn if the assistant's message is the last; else an empty name."""
+    if text.rendered is None or text.rendered.roles[-1:] != (_ASSISTANT,) or not text.turns:
+        return ""
+    last = text.turns[-1].name
+    return last if last.startswith(_ASSISTANT) else ""
+
+
+def repeated_marks(text: TextInput, request: SpanRequest) -> list[str]:
+    """Warn of marks that are in a text more than once, since each place begins a span."""
+    if request.division != "marks":
+        return []
+    parts, _ = _parts(text.text, text.turns, answer_turn(text))
+    counts = Counter(_mark_places(text.text, parts, request.marks).values())
+    return [
+        f"the mark '{mark}' is in the text {counts[mark]} times, and begins a span at each place"
+        for mark in request.marks
+        if counts[mark] > 1
+    ]
 
 
 def _whole_words(tokens: Sequence[Token]) -> TextSpans:
@@ -139,44 +167,80 @@ def _overlap(name: str, other: str, what: str) -> UsageError:
     return UsageError(f"spans '{name}' and '{other}' overlap ({what})", where=arg("spans"), hint=hint)
 
 
-def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest) -> list[SpanRange]:
-    """Return the named ranges of a text; each runs up to the next, except that turns leave the template out."""
+def _parts(text: str, turns: Sequence[SpanRange], answer: str) -> tuple[list[SpanRange], list[SpanRange]]:
+    """Return the parts of a text to divide, and those that stay whole: a chat's turns, and those of its answer.
+
+    A text that is no chat is one part without a name.
+    """
+    if not turns:
+        return [SpanRange("", 0, len(text))], []
+    return [turn for turn in turns if turn.name != answer], [turn for turn in turns if turn.name == answer]
+
+
+def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest, answer: str) -> list[SpanRange]:
+    """Return the named ranges of a text; each runs up to the next, except that turns leave the template out.
+
+    Args:
+        answer: Name of the turn that answers, which stays whole; empty for none.
+    """
     if request.division == "turns":
         if not turns:
             raise not_in_chat()
         return list(turns)
+    parts, whole = _parts(text, turns, answer)
     if request.division == "marks":
-        return _marked(text, request.marks)
-    parts = [(turn.start, turn.end) for turn in turns] or [(0, len(text))]
+        undivided = [text[turn.start : turn.end] for turn in whole]
+        return [*_marked(text, parts, request.marks, undivided), *whole]
     bounds = [
-        (first + start, first + end)
-        for first, last in parts
-        for start, end in _split(text[first:last], request.division)
+        (part.start + start, part.start + end)
+        for part in parts
+        for start, end in _split(text[part.start : part.end], request.division)
     ]
     if request.division == "words":
-        names = set[str]()
+        names = {turn.name for turn in whole}
         words = [text[start:end].strip() for start, end in bounds]
         bare = [re.sub(r"^\W+|\W+$", "", word) or word for word in words]
-        return [SpanRange(unique_name(word, names), *ends) for word, ends in zip(bare, bounds, strict=True)]
-    singular = request.division[:-1]
-    return [SpanRange(f"{singular} {number}", start, end) for number, (start, end) in enumerate(bounds, 1)]
+        divided = [SpanRange(unique_name(word, names), *ends) for word, ends in zip(bare, bounds, strict=True)]
+    else:
+        singular = request.division[:-1]
+        divided = [SpanRange(f"{singular} {number}", start, end) for number, (start, end) in enumerate(bounds, 1)]
+    return [*divided, *whole]
 
 
-def _marked(text: str, marks: Sequence[str]) -> list[SpanRange]:
-    """Begin a span at every occurrence of a mark; of two marks at one place, the longer counts."""
+def _mark_places(text: str, parts: Sequence[SpanRange], marks: Sequence[str]) -> dict[int, str]:
+    """Return where marks are within parts; of two marks at one place, the longer counts."""
     starts: dict[int, str] = {}
     for mark in sorted(marks, key=len):
-        places = [match.start() for match in re.finditer(re.escape(mark), text)]
-        if not places:
+        for part in parts:
+            places = re.finditer(re.escape(mark), text[part.start : part.end])
+            starts |= {part.start + match.start(): mark for match in places}
+    return starts
+
+
+def _marked(
+    text: str, parts: Sequence[SpanRange], marks: Sequence[str], undivided: Sequence[str] = ()
+) -> list[SpanRange]:
+    """Begin a span at every occurrence of a mark; it ends with its part, and what precedes it keeps the part's name.
+
+    Args:
+        undivided: Texts of the chat in which a mark may be, too, where it begins nothing.
+    """
+    for mark in marks:
+        if not any(mark in text[part.start : part.end] for part in parts) and not any(mark in t for t in undivided):
             near = nearest(mark, SPAN_WORDS)
             hint = f"did you mean {arg('spans', near)}?" if near else "each mark begins a span, and is written as there"
             raise NotInText(f"the mark '{mark}' is not in the text", where=arg("spans"), hint=hint)
-        starts |= dict.fromkeys(places, mark)
-    names, order = set[str](), sorted(starts)
-    return [
-        SpanRange(unique_name(starts[start].strip().rstrip(":").rstrip() or starts[start], names), start, end)
-        for start, end in zip(order, [*order[1:], len(text)], strict=True)
-    ]
+    starts = _mark_places(text, parts, marks)
+    names, pieces = {part.name for part in parts}, list[SpanRange]()
+    for part in parts:
+        order = [start for start in sorted(starts) if part.start <= start < part.end]
+        before = order[0] if order else part.end
+        if part.name and text[part.start : before].strip():
+            pieces.append(SpanRange(part.name, part.start, before))
+        for start, end in pairwise([*order, part.end]):
+            name = starts[start].strip().rstrip(":").rstrip() or starts[start]
+            pieces.append(SpanRange(unique_name(name, names), start, end))
+    return pieces
 
 
 def _split(text: str, division: str) -> Iterator[tuple[int, int]]:

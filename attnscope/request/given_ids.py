@@ -19,6 +19,7 @@ class GivenIds(msgspec.Struct, frozen=True):
     positions: tuple[int, ...] | None
     left: tuple[int, ...] = ()  # ids of the padding before the text
     right: int = 0  # number of padding tokens after the text
+    masked: bool = False  # whether an attention_mask was given
 
 
 def read_ids(given: Mapping[str, Any], where: str) -> list[GivenIds]:
@@ -67,6 +68,7 @@ def _given(number: int, rows: Mapping[str, list[list[int]]], mask: Sequence[int]
         None if positions is None else tuple(positions[number][kept]),
         tuple(rows["input_ids"][number][:first]),
         len(mask) - 1 - last,
+        "attention_mask" in rows,
     )
 
 

@@ -43,7 +43,7 @@ from attnscope.run.prediction_plan import (
     attribution_bytes,
     check_generation,
     plan_predictions,
-    target_notes,
+    target_warnings,
 )
 from attnscope.run.summary_plan import summary_bytes
 from attnscope.run.text_plan import TextPlan, plan_text, with_padding
@@ -315,12 +315,12 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     tokens = [text_plan.tokens for text_plan in text_plans]
     predicted = plan_predictions(run, source, terms, tokens, is_whole_run=n_layers_run == c.n_layers)
     if run.target is not None:
-        text_plans[0].notes.extend(target_notes(run.target, source))
-    if run.target is not None and run.query is not None:
-        # The logit is that of the named row.
         for number, text_plan in enumerate(text_plans):
-            if len(text_plan.queries) == 1:
+            if run.query is not None and len(text_plan.queries) == 1:
+                # The logit is that of the named row.
                 predicted[number] = replace(predicted[number], positions=text_plan.queries)
+            after_word = predicted[number].follows_word(text_plan.tokens, source)
+            text_plan.warnings.extend(target_warnings(run.target, source, after_word=after_word))
     spanned = any(text_plan.spans is not None for text_plan in text_plans)
     n_layers_run = c.n_layers if predicted or spanned else n_layers_run
     work = n_layers_run * layer_parameters(c) * sum(len(text_plan.tokens) for text_plan in text_plans)

@@ -1,5 +1,6 @@
 """The places where a model predicts, if requested, and whether a logit can be taken apart. Never imports torch."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ class PredictedPlaces:
 
     kind: PredictionKind
     positions: list[int]  # positions of the tokens whose final states the head reads
+
+    def follows_word(self, tokens: Sequence[Token], source: ModelSource) -> bool:
+        """Tell whether a word that is predicted at the first position begins with a space."""
+        return bool(self.positions) and follows_word(self.kind, tokens, self.positions[0], source)
 
 
 def plan_predictions(
@@ -124,6 +129,7 @@ def predicted_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[i
 
 _MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down
 _WHERE = arg("by", "logit")
+_ID = re.compile(r"<([0-9]{1,12})>")
 # bytes of such a number: recorded, side by side, and freed in between but not reused; its size, with a place, ranked
 _RECORDED, _RANKED = 24, 24
 
@@ -156,7 +162,10 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         raise UsageError(message, where=arg("target") if run.target else _WHERE, hint=hint)
     if count_cells(source, texts) > _MOST:
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
-    target_ids(run.target, source)
+    kind = prediction_kind(run, source, run.mask) or "next"
+    for tokens in texts:
+        for position in predicted_positions(kind, tokens)[:1]:
+            target_ids(run.target, source, after_word=follows_word(kind, tokens, position, source))
 
 
 def attribution_bytes(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
@@ -171,9 +180,15 @@ def count_cells(source: ModelSource, texts: Sequence[Sequence[Token]]) -> int:
     return max(map(len, texts)) * len(texts) * source.config.n_heads * source.config.n_layers
 
 
-def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int | None, int | None]:
-    """Return the ids of the target and of the token whose logit is subtracted; None if none was named."""
-    ids = [_token_id(target, source) for target in targets or ()]
+def target_ids(
+    targets: Sequence[str] | None, source: ModelSource, *, after_word: bool = False
+) -> tuple[int | None, int | None]:
+    """Return the ids of the target and of the token whose logit is subtracted; None if none was named.
+
+    Args:
+        after_word: The target follows a token that does not end in a space, so that a word begins with one.
+    """
+    ids = [_token_id(target, targets or (), source, after_word=after_word) for target in targets or ()]
     rows = source.config.vocab_size
     for target, number in zip(targets or (), ids, strict=True):
         if number >= rows:
@@ -183,32 +198,69 @@ def target_ids(targets: Sequence[str] | None, source: ModelSource) -> tuple[int 
     return (ids[0] if ids else None), (ids[1] if len(ids) > 1 else None)
 
 
-def target_notes(targets: Sequence[str] | None, source: ModelSource) -> list[str]:
-    """Name the token of a target after a space, if it differs."""
-    notes = []
-    for target, number in zip(targets or (), target_ids(targets, source), strict=False):
-        after = _after_space(target, source)
-        if after is not None and after != number:
-            notes.append(f"--target '{target}' is the token without a space before it; as a word, it is ' {target}'")
-    return notes
+def target_warnings(targets: Sequence[str] | None, source: ModelSource, *, after_word: bool) -> list[str]:
+    """Say which targets are taken with a space before them, although they were typed without it."""
+    warnings = []
+    for target in targets or ():
+        plain = _plain_id(target, source)
+        number = _token_id(target, targets or (), source, after_word=after_word)
+        if number == plain or number != _spaced_id(target, source):
+            continue
+        without = "" if plain is None else f"; <{plain}> is '{target}' without one"
+        warnings.append(f"--target '{target}' is taken as ' {target}', since the text does not end in a space{without}")
+    return warnings
 
 
-def _after_space(target: str, source: ModelSource) -> int | None:
-    """Return the id of a target after a space; None for several tokens."""
-    tokens = [token for token in source.tokenizer.encode(f" {target}", where=arg("target")) if not token.special]
-    return tokens[0].id if len(tokens) == 1 and not target.startswith(" ") else None
+def follows_word(kind: PredictionKind, tokens: Sequence[Token], position: int, source: ModelSource) -> bool:
+    """Tell whether a word that is predicted at a position begins with a space.
+
+    It does after a token that is no special one and does not end in a space; in place of a mask token, it does unless
+    that is the text's first.
+    """
+    if kind == "masked":
+        return position > 0 and not tokens[position - 1].special
+    token = tokens[position]
+    return not token.special and not source.tokenizer.spelled(token.id)[1][-1:].isspace()
 
 
-def _token_id(target: str, source: ModelSource) -> int:
-    tokenizer = source.tokenizer
-    named = tokenizer.id_of(target)
-    if named is not None:
-        return named
-    tokens = [token for token in tokenizer.encode(target, where=arg("target")) if not token.special]
-    if len(tokens) == 1:
-        return tokens[0].id
+def _token_id(target: str, targets: Sequence[str], source: ModelSource, *, after_word: bool) -> int:
+    """Return the id of a target: of a word after another, the one with a space, unless both are targets."""
+    spaced = _spaced_id(target, source)
+    if spaced is not None and after_word and f" {target}" not in targets:
+        return spaced
+    plain = _plain_id(target, source)
+    if plain is not None:
+        return plain
+    tokens = _typed_tokens(target, source)
     pieces = listed([f"'{token.piece}'" for token in tokens], 8)
     hint = "use one token, such as ' store' with the space before the word"
-    if _after_space(target, source) is not None:
+    if spaced is not None:
         hint = f"with the space before it, it is one token: {arg('target', f' {target}')}"
     raise UsageError(f"'{target}' is {len(tokens)} tokens: {pieces}", where=arg("target"), hint=hint)
+
+
+def _plain_id(target: str, source: ModelSource) -> int | None:
+    """Return the id of a token as it was typed, by its piece, its text or its id as `<26>`; None for several tokens."""
+    named = source.tokenizer.id_of(target)
+    if named is not None:
+        return named
+    if by_id := _ID.fullmatch(target):
+        return int(by_id[1])
+    tokens = _typed_tokens(target, source)
+    return tokens[0].id if len(tokens) == 1 else None
+
+
+def _spaced_id(target: str, source: ModelSource) -> int | None:
+    """Return the id of a word with the space before it; None if that is not one token, or it is no word."""
+    if not target[:1].isalnum():
+        return None
+    # Some tokenizers add the space themselves.
+    for typed in (f" {target}", target):
+        tokens = _typed_tokens(typed, source)
+        if len(tokens) == 1 and source.tokenizer.spelled(tokens[0].id)[1] == f" {target}":
+            return tokens[0].id
+    return None
+
+
+def _typed_tokens(typed: str, source: ModelSource) -> list[Token]:
+    return [token for token in source.tokenizer.encode(typed, where=arg("target")) if not token.special]

@@ -1,6 +1,7 @@
 """Texts of a run that are given as messages, which a template renders, or as token ids. Never imports torch."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -62,19 +63,16 @@ def spell_ids(text: TextInput, source: ModelSource) -> TextInput:
     return replace(text, text=join_tokens(_tokens(text.given, source))[0])
 
 
-def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list[Token], list[int] | None, list[str]]:
-    """Return the tokens of given ids, the position of each if it is not its place, and notes."""
+def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list[Token], list[int] | None]:
+    """Return the tokens of given ids, and the position of each if it is not its place."""
     c = source.config
     tokens = join_tokens(_tokens(given, source))[1]
     check_tokens(source, tokens, where)
-    positions, notes = given.positions, list[str]()
-    if given.left or given.right:
-        sides = [f"{count} {side}" for count, side in ((len(given.left), "before"), (given.right, "after")) if count]
-        notes.append(f"padding tokens left out: {' and '.join(sides)} the text")
+    positions = given.positions
     if positions is None:
         positions = _counted(given, c.padding_id, c.position_offset)
     if positions is None or positions == tuple(range(len(tokens))):
-        return tokens, None if c.padding_id is None or positions is None else list(positions), notes
+        return tokens, None if c.padding_id is None or positions is None else list(positions)
     if c.positions in ("alibi", "sinusoidal"):
         hint = "leave position_ids out, and put padding after the text"
         raise UsageError(f"the model has {c.positions} positions, which cannot be given", where=where, hint=hint)
@@ -82,8 +80,30 @@ def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list
     if rows is not None and max(positions) >= rows:
         message = f"position {max(positions)}, but the table of positions has {rows} rows"
         raise AttnscopeError(message, where=where, hint=f"use positions below {rows}")
-    notes.append(f"position ids: {_ranges(positions)}")
-    return tokens, list(positions), notes
+    return tokens, list(positions)
+
+
+def given_notes(given: GivenIds, positions: Sequence[int] | None) -> list[str]:
+    """Return notes on the padding that is left out, and on positions that are not the places of tokens."""
+    notes = list[str]()
+    if given.left or given.right:
+        sides = [f"{count} {side}" for count, side in ((len(given.left), "before"), (given.right, "after")) if count]
+        notes.append(f"padding tokens left out: {' and '.join(sides)} the text")
+    if positions is not None and list(positions) != [*range(len(positions))]:
+        notes.append(f"position ids: {_ranges(positions)}")
+    return notes
+
+
+def packed_lengths(given: GivenIds) -> list[int]:
+    """Return the lengths of the documents that restarting positions tell apart; empty if none restarts.
+
+    A document ends where the next position is not the following number, as in transformers.
+    """
+    steps = list(pairwise(given.positions or ()))
+    if all(after > before for before, after in steps):
+        return []
+    edges = [0, *(place for place, (before, after) in enumerate(steps, 1) if after != before + 1), len(given.ids)]
+    return [end - start for start, end in pairwise(edges)]
 
 
 def _counted(given: GivenIds, padding_id: int | None, offset: int) -> tuple[int, ...] | None:
@@ -109,7 +129,7 @@ def _tokens(given: GivenIds, source: ModelSource) -> list[Token]:
     return tokens
 
 
-def _ranges(positions: tuple[int, ...]) -> str:
+def _ranges(positions: Sequence[int]) -> str:
     runs: list[list[int]] = []
     for position in positions:
         if runs and position == runs[-1][-1] + 1:

@@ -21,7 +21,7 @@ from attnscope.engines.torch_setup import choose_device, import_torch, set_threa
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.narrowing import narrow_to_weight
 from attnscope.findings.predictions import Prediction
-from attnscope.findings.provenance import MaskUse, Provenance
+from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance
 from attnscope.findings.run import Report, TextReport, with_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import LEFT_OUT, PADDING
@@ -45,9 +45,11 @@ from attnscope.request.selection import AUTO, FEW
 from attnscope.run.cost import allowed_pairs
 from attnscope.run.cut_plan import cut_variants
 from attnscope.run.every_head import summarised, summary_trace
+from attnscope.run.mask_effect import MaskedText, mask_effect
 from attnscope.run.plan import RunPlan, make_plan, mask_terms
 from attnscope.run.prediction_plan import target_ids, without_closing
 from attnscope.run.rendering import chat_text, render_chats
+from attnscope.run.text_plan import TextPlan
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from attnscope.model.trace import HeadSelection, Trace
     from attnscope.run.analysis.predictions import Continued
     from attnscope.run.analysis.spans import SpanRecorders
+    from attnscope.run.mask_effect import Matrices
 
     Recorders = Mapping[int, Sequence[Recorder]]  # by layer
     MakeRecorders = Callable[[Batch, Engine], Recorders]  # of a batch and what runs it
@@ -204,8 +207,9 @@ def _inspect(
     if source.compare_outputs is not None:
         texts = _each_with(texts, given_output=source.compare_outputs(engine, batch))
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
-    origin = provenance(source, run, device, values)
-    report = Report(origin, describe_mask_use(source, run, engine.describe_mask()), texts)
+    origin = provenance(source, run, device, values, warnings_of(plan.text_plans))
+    mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
+    report = Report(origin, mask, texts)
     if run.cuts:
         report = msgspec.structs.replace(report, cuts=[as_unicode(cut.written) for cut in run.cuts])
     if every_head is None:
@@ -261,12 +265,15 @@ def _attribute(
     assert isinstance(stack, Stack)
     assert head is not None
     positions = [place.positions[0] for place in plan.predicted]
-    target, against = target_ids(plan.run.target, plan.source)
     capture, step = StreamCapture(stack, positions), ("attributing", on_progress)
     with capture.capturing():
         forward(plan, batch, engine, {}, step, final=True)
     logits = stack.logits(capture.last, capped=False)  # (B, V)
-    targets = [(int(row.argmax()) if target is None else target, against) for row in logits]
+    targets = list[tuple[int, int | None]]()
+    for row, text_plan, predicted in zip(logits, plan.text_plans, plan.predicted, strict=True):
+        after_word = predicted.follows_word(text_plan.tokens, plan.source)
+        target, against = target_ids(plan.run.target, plan.source, after_word=after_word)
+        targets.append((int(row.argmax()) if target is None else target, against))
     directions = Directions(stack, capture, targets)
     heads, n_keys = stack.config.n_heads, max(batch.tokens.lengths)
     recorders = [HeadLogits(heads, positions, direction, n_keys) for direction, _ in directions.layers]
@@ -544,8 +551,18 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
     return with_words(report) if run.words else report
 
 
-def provenance(source: ModelSource, run: RunConfig, device: "torch.device", values: str = "exact") -> Provenance:
-    """Return the provenance of the numbers: see Provenance."""
+def provenance(
+    source: ModelSource,
+    run: RunConfig,
+    device: "torch.device",
+    values: str = "exact",
+    warnings: Sequence[str] = (),
+) -> Provenance:
+    """Return the provenance of the numbers: see Provenance.
+
+    Args:
+        warnings: What changes how the numbers of this run's texts are read; see `warnings_of`.
+    """
     import torch
 
     return Provenance(
@@ -560,7 +577,7 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
         weights=source.weights,
         n_layers=source.config.n_layers,
         n_heads=source.config.n_heads,
-        notes=[*source.notes, *(source.generation.notes if run.generate else ())],
+        notes=[*source.notes, *(source.generation.notes if run.generate else ()), *warnings],
         details=list(source.details),
         adapter=None if run.adapter is None else as_unicode(run.adapter),
         part=source.part,
@@ -573,13 +590,34 @@ def provenance(source: ModelSource, run: RunConfig, device: "torch.device", valu
     )
 
 
-def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = None) -> MaskUse:
+def warnings_of(texts: Sequence[TextPlan]) -> list[str]:
+    """Return the warnings of texts; of several, each with the number of its text unless all have it."""
+    by_warning: dict[str, list[int]] = {}
+    for text in texts:
+        for warning in text.warnings:
+            by_warning.setdefault(warning, []).append(text.number)
+    shared = {warning for warning, numbers in by_warning.items() if len(numbers) == len(texts)}
+    return [
+        warning if warning in shared else f"text {', '.join(map(str, numbers))}: {warning}"
+        for warning, numbers in by_warning.items()
+    ]
+
+
+def describe_mask_use(
+    source: ModelSource,
+    run: RunConfig,
+    seen: str | None = None,
+    texts: Sequence[TextPlan] = (),
+    matrices: "Matrices | None" = None,
+) -> MaskUse:
     """Describe the mask that is used, and whose it is.
 
     A mask that the model was trained under is not a what-if, unless it re-masks the model's scores (`same-scores`).
 
     Args:
         seen: The model's own mask as observed, if the config does not determine it; otherwise None.
+        texts: The texts in which the mask is compared with the model's own.
+        matrices: The matrices of the mask's files.
     """
     own = source.config.describe_mask() if seen is None else seen
     terms = mask_terms(run)
@@ -596,4 +634,11 @@ def describe_mask_use(source: ModelSource, run: RunConfig, seen: str | None = No
     trained = [mask for mask in source.trained_masks if mask != own]
     is_own = used == own or (used in trained and run.what_if == "stack")
     what_if = None if is_own and not hidden else run.what_if
-    return MaskUse(own, used, what_if, hidden[0] if hidden else None, trained)
+    added, hides = list[AddedKeys](), None
+    if used != own and what_if is not None:
+        observed = [own] if is_mask(own) else []
+        own_masks = source.config.masks_of(source.config.n_layers) if source.mask_known else observed
+        # Masks over a second text are not compared.
+        masked = [MaskedText(len(text.tokens), text.documents) for text in texts if text.context is None]
+        added, hides = mask_effect(own_masks, seen_by, masked, matrices or {})
+    return MaskUse(own, used, what_if, hidden[0] if hidden else None, trained, added, hides)

@@ -1,5 +1,6 @@
 """Plan one text: its tokens, and which cells of its matrices are shown, or whether a pooled map replaces them."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -7,18 +8,19 @@ from typing import Literal
 
 import msgspec
 
-from attnscope.base.errors import NotInText, UsageError, arg
+from attnscope.base.errors import NotInText, UsageError, arg, listed
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
 from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
-from attnscope.request.dividing import divide
-from attnscope.request.masks.expression import used_mask
+from attnscope.request.dividing import divide, repeated_marks
+from attnscope.request.masks.expression import spell_mask, used_mask
 from attnscope.request.masks.terms import DocumentEnds, Documents, MaskTerm, leaves
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import AUTO, FEW, POOL, PRINTED, PositionSelection
 from attnscope.request.spans import SpanRequest
-from attnscope.run.rendering import given_tokens
+from attnscope.run.mask_effect import shows_other_documents
+from attnscope.run.rendering import given_notes, given_tokens, packed_lengths
 
 _MOST_CELLS = 1 << 17  # of one head, that are kept so that those with most weight can be shown
 
@@ -37,7 +39,9 @@ class TextPlan:
     queries: list[int]
     keys: list[int]
     pool: int | None  # runs, each way, of the pooled map; None for no map
-    notes: list[str]
+    notes: list[str]  # what is left out, and which option shows it
+    # what changes how the numbers of this text are read, which screens show above them
+    warnings: list[str] = field(default_factory=list)
     number: int = 0
     auto_keys: list[int] | None = None  # columns that `auto` ranks heads by; None for `keys`
     hidden: tuple[int, ...] = ()  # keys that no query sees, sorted
@@ -94,13 +98,19 @@ def plan_text(
         continued: Tokens of the text and of its continuation by the model; None without one.
     """
     check_context(text, source)
-    tokens, positions, context, notes = _all_tokens(run, source, text)
+    tokens, positions, context, warnings = _all_tokens(run, source, text)
+    notes = list[str]()
+    if text.given is not None:
+        notes += given_notes(text.given, positions)
+    if source.decoder_start is not None:
+        start = source.decoder_start.piece
+        notes.append(f"decoder input: starts with '{start}', has no end-of-sentence token")
     encoder_tokens = None
     if context is not None and not source.config.cross_attention:
         encoder_tokens, context = context, None
         notes.append(f"the encoder reads --context: {text.context}")
     if text.pair is not None and source.mask_known and "causal" in source.config.mask:
-        notes.append(
+        warnings.append(
             "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
         )
     if continued is not None:
@@ -111,11 +121,15 @@ def plan_text(
             run = msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
     causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
     spans = divide_text(run, text, tokens)
+    if run.spans is not None and not text.spans:
+        warnings += repeated_marks(text, run.spans)
     if spans is not None and context is not None:
         hint = f"use {arg('part', 'encoder')} or {arg('part', 'decoder')}" if source.part else "remove it"
         raise UsageError(
             "applies only to self-attention, but keys come from a second text", where=arg("spans"), hint=hint
         )
+    documents = _documents(run, source, tokens, text.where, context is not None)
+    warnings += _document_warnings(run, source, text, tokens, documents)
     first = source.first_queries.get(text.where, 0)
     rows_of = SearchedText(tokens, (text.text, text.pair), spans, words=run.words)
     columns_of = rows_of if context is None else SearchedText(context, (text.context,), spans, words=run.words)
@@ -132,11 +146,12 @@ def plan_text(
         keys,
         pool,
         notes + more,
+        warnings,
         auto_keys=columns_of.find(arg("key"), run.auto_key),
         hidden=_hidden(run, columns_of, text.where, several=several),
         narrowed=narrowed,
         spans=spans,
-        documents=_documents(run, source, tokens, text.where, context is not None),
+        documents=documents,
         positions=positions,
     )
 
@@ -144,18 +159,19 @@ def plan_text(
 def _all_tokens(
     run: RunConfig, source: ModelSource, text: TextInput
 ) -> tuple[list[Token], list[int] | None, list[Token] | None, list[str]]:
-    """Return the tokens of a text, their position ids if these were given, the tokens of its context, and notes."""
+    """Return the tokens of a text, their position ids if these were given, the tokens of its context, and warnings."""
     positions, context = None, None
     if text.given is not None:
-        tokens, positions, notes = given_tokens(text.given, source, text.where)
+        tokens, positions = given_tokens(text.given, source, text.where)
+        warnings = list[str]()
     else:
         special = text.adds_special
-        tokens, notes = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=special)
-    notes = [*(text.rendered.notes if text.rendered else ()), *notes]
+        tokens, warnings = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=special)
+    warnings = [*(text.rendered.warnings if text.rendered else ()), *warnings]
     if text.context is not None:
-        context, more = tokenize(source, text.context, None, arg("context"), truncate=run.truncate)
-        notes += [f"--context: {note}" for note in more]
-    return tokens, positions, context, notes
+        context, of_context = tokenize(source, text.context, None, arg("context"), truncate=run.truncate)
+        warnings += [f"--context: {warning}" for warning in of_context]
+    return tokens, positions, context, warnings
 
 
 def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> TextSpans | None:
@@ -187,6 +203,39 @@ def _documents(
             edges = [0, *(n for n, token in enumerate(tokens[:-1], 1) if token.id in ends), len(tokens)]
             lengths[term] = tuple(end - start for start, end in pairwise(edges))
     return lengths
+
+
+def _document_warnings(
+    run: RunConfig,
+    source: ModelSource,
+    text: TextInput,
+    tokens: Sequence[Token],
+    documents: Mapping[MaskTerm, tuple[int, ...]],
+) -> list[str]:
+    """Say that a text has no ends of documents, or that the mask lets packed documents read each other."""
+    warnings = list[str]()
+    for term, lengths in documents.items():
+        if isinstance(term, DocumentEnds) and len(lengths) == 1:
+            ends = [source.tokenizer.spelled(number)[0] for number in source.generation.eos_token_id]
+            named = f" ({', '.join(ends)})" if ends else ""
+            warnings.append(f"--mask {term}: no token inside the text ends one{named}, so it is a single document")
+    packed = [] if text.given is None else packed_lengths(text.given)
+    if text.given is None or not packed or not source.mask_known:
+        return warnings
+    own_masks = source.config.masks_of(source.config.n_layers)
+    if shows_other_documents(own_masks, run.mask, packed, documents, len(tokens)):
+        starts = [sum(packed[:count]) for count in range(1, len(packed))]
+        where = f"token {starts[0]}" if len(starts) == 1 else f"tokens {listed(list(map(str, starts)), 8)}"
+        message = f"position_ids restart at {where}, and tokens read the packed documents before theirs"
+        if "causal" not in source.config.mask:
+            why = "as in transformers"
+        elif text.given.masked:
+            why = "as in transformers with an attention_mask"
+        else:
+            why = "as in transformers while it makes a cache; with use_cache=False, it keeps documents apart"
+        mask = spell_mask((*run.mask, Documents(tuple(packed))))
+        warnings.append(f"{message}: {why}; --mask {shlex.quote(mask)} shows them apart")
+    return warnings
 
 
 def _hidden(run: RunConfig, columns_of: SearchedText, where: str, *, several: bool) -> tuple[int, ...]:

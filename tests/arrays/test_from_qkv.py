@@ -255,3 +255,26 @@ def test_a_masked_array_that_hides_nothing_is_a_plain_one():
     q, k = np.random.default_rng(3).normal(size=(2, 1, 4, 8)).astype(np.float32)
     masked = attnscope.from_qkv(np.ma.masked_array(q), np.ma.masked_array(k, np.zeros(k.shape, bool)))
     assert np.array_equal(masked.weights, attnscope.from_qkv(q, k).weights)
+
+
+def test_a_window_narrows_every_alternative_of_a_mask(tmp_path):
+    """In arrays, in a file of arrays and in a stack, of one layer and of several."""
+    q, k, v = np.random.default_rng(5).normal(size=(3, 2, 2, 9, 4)).astype("float32")  # (layer, head, token, width)
+    query, key = np.arange(9)[:, None], np.arange(9)[None]
+    expected = ((key <= query) | (key < 1)) & (abs(query - key) < 3)
+    np.savez(tmp_path / "qkv.npz", q=q, k=k, v=v, mask="causal|sink:1", window=3)
+    (tmp_path / "stack.toml").write_text(
+        'd_model = 8\nn_layers = 2\nn_heads = 2\nmask = "causal|sink:1"\nwindows = [3, 3]\n'
+    )
+    text = "a b c d e f g h i"
+    for given in (
+        {"qkv": attnscope.from_qkv(q, k, v, mask="causal|sink:1", window=3)},
+        {"qkv": str(tmp_path / "qkv.npz")},
+        {"config": str(tmp_path / "stack.toml"), "text": text},
+    ):
+        found = attnscope.inspect(layer="all", head="all", stages="masked", **given)
+        assert (np.isfinite(found.masked) == expected).all(), given
+        assert found.data.mask.own == "(causal|sink:1)+window:3"
+    mixed = attnscope.from_qkv(q, k, v, mask={0: "causal|sink:1", 1: "causal"}, window=3)
+    cells = np.isfinite(attnscope.inspect(qkv=mixed, layer="all", head="all", stages="masked").masked)
+    assert (cells[0] == expected).all() and (cells[1] == (key <= query) & (query - key < 3)).all()

@@ -104,4 +104,4 @@ def test_a_message_that_the_template_leaves_out_is_named():
     template = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
     chat = chat_of([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     rendered = render_chat(chat, ChatTemplates({"default": template}))
-    assert rendered.notes == ("the chat template leaves out text of assistant 1",)
+    assert rendered.warnings == ("the chat template leaves out text of assistant 1",)

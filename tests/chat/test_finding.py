@@ -216,7 +216,7 @@ def test_what_is_wrong_with_files_and_options_is_said_in_one_line(folder, copied
 def test_notes_say_what_the_template_did(folder, copied, tmp_path, capsys):
     (copied / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}{{ mask_token }}{{ messages[1].content }}")
     report = attnscope.inspect(messages=CHAT, model=copied)
-    notes = " ".join(report.data.texts[0].notes)
+    notes = " ".join(report.data.provenance.notes)
     assert "writes the current date" in notes
     assert "uses mask_token, which the checkpoint does not name" in notes
     assert "leaves out text of system 1" in notes

@@ -354,13 +354,26 @@ def test_an_output_that_is_a_compared_report_is_refused(tmp_path, capsys):
     assert capsys.readouterr() == ("", said)
 
 
-def test_a_target_without_its_space_names_the_word(smollm2, capsys):
-    asked = ["run", "When Mary and John went", "--model", str(smollm2), "--by", "logit", "--stage", "none"]
-    said = "note --target 'Mary' is the token without a space before it; as a word, it is ' Mary'"
-    for target, noted in (("Mary", True), (" Mary", False)):
-        assert main([*asked, "--query", "-1", "--target", target]) == 0
-        assert (said in " ".join(capsys.readouterr().out.split())) is noted
-    assert main([*asked, "--target", "trophy"]) == 2
+def test_a_target_after_a_word_is_taken_with_its_space(smollm2, capsys):
+    """And the header says so, above the table; a text that ends in a space, a mark or an id keep what was typed."""
+    asked = ["run", "--model", str(smollm2), "--by", "logit", "--stage", "none", "--query", "-1"]
+    said = "note --target 'Mary' is taken as ' Mary', since the text does not end in a space; <25653> is 'Mary' without"
+    for text, target, token, noted in (
+        ("When Mary and John went", "Mary", "␣Mary", True),
+        ("When Mary and John went", " Mary", "␣Mary", False),
+        ("When Mary and John went", "<25653>", "Mary", False),
+        ("When Mary and John went ", "Mary", "Mary", False),
+        ("When Mary and John went", "trophy", "␣trophy", False),  # without the space, it is two tokens
+        ("When Mary and John went", ".", ".", False),
+    ):
+        assert main([*asked, text, "--target", target]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert f"logit of {token} after" in out, (text, target)
+        assert (said in out) is noted
+        assert not noted or out.index(said) < out.index("logit of")
+    assert main([*asked, "When Mary and John went", "--target", "Mary", "--target", " Mary"]) == 0
+    assert "logit of Mary minus that of ␣Mary" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "When Mary and John went ", "--target", "trophy"]) == 2
     assert "with the space before it, it is one token: --target ' trophy'" in capsys.readouterr().err
 
 

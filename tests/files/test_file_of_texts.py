@@ -154,8 +154,9 @@ def test_a_batch_goes_on_after_a_record_that_lacks_the_word(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("stack", "noted"), [("causal", True), ("bidirectional", False)])
 def test_a_pair_on_a_decoder_is_noted(stack: str, noted: bool) -> None:
-    (text,) = inspect(requested((TextInput("the bank", pair="a river"),), config=stack)).texts
+    report = inspect(requested((TextInput("the bank", pair="a river"),), config=stack))
+    (text,) = report.texts
     said = "--pair: the model is a decoder and was not trained on pairs; no token of the text attends to the pair"
-    assert (said in text.notes) == noted
+    assert (said in report.provenance.notes) == noted
     if noted:
         assert np.count_nonzero(text.heads[0].stages["weights"][:2, 2:]) == 0

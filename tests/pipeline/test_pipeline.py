@@ -262,8 +262,9 @@ def test_a_text_longer_than_the_positions_is_refused_or_cut_and_said(minilm):
         match="text: 602 tokens, but the model takes at most 512; pass truncate=True to truncate the text",
     ):
         run(long, model=str(minilm))
-    text = run(long, model=str(minilm), truncate=True, window=4, layer="0", head="0").texts[0]
-    assert "truncated from 602 to 512 tokens" in text.notes
+    report = run(long, model=str(minilm), truncate=True, window=4, layer="0", head="0")
+    text = report.texts[0]
+    assert "truncated from 602 to 512 tokens" in report.provenance.notes
     assert (len(text.tokens), text.tokens[-1].piece, text.tokens[-2].piece) == (512, "[SEP]", "river")
 
 

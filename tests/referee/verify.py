@@ -237,6 +237,12 @@ def _mask(found: Json, call: Call, texts: list[Text]) -> None:
         same("mask.what_if", found["what_if"], call.what_if or "stack")
     elif any(not np.array_equal(layer.used, layer.layer.own) for text in texts for layer in text.layers):
         raise Mismatch("mask.what_if: none, but the mask is another than the model's")
+    if found["hides"] is not None and call.hide is None:
+        pairs = [(layer.used, layer.layer.own) for text in texts for layer in text.layers]
+        same("mask.hides", found["hides"], any((own & ~used).any() for used, own in pairs))
+        added = [used & ~own for used, own in pairs]
+        same("mask.added", bool(found["added"]), any(cells.any() for cells in added))
+        same("mask.added: later", "later" in found["added"], any(np.triu(cells, 1).any() for cells in added))
 
 
 def _said(words: str) -> list[tuple[str, int]]:

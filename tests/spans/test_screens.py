@@ -66,7 +66,7 @@ def test_a_span_is_explained_by_its_last_token() -> None:
     assert found.query == last
     np.testing.assert_array_equal(found.row.weights, alone.row.weights)
     assert [cell.key for cell in found.cells] == report.data.texts[0].spans.text.tokens(1)
-    assert [note for note in found.notes if f"the last of them, {last} '.', is explained" in note]
+    assert [note for note in found.provenance.notes if f"the last of them, {last} '.', is explained" in note]
     with pytest.raises(attnscope.AttnscopeError, match="selects 4 tokens"):
         attnscope.explain(TEXT, spans=MARKS, query="the")
 

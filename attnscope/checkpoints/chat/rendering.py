@@ -65,8 +65,8 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
     turns = _turns(texts, ranges, len(text))
     generated = answer["generated"]
     ranges_of_answer = None if generated is None else tuple((start, end) for start, end in generated)
-    notes = tuple(_notes(answer, variables, missing))
-    return RenderedChat(text, turns, ranges_of_answer, origin, tuple(chat.roles), notes)
+    warnings = tuple(_warnings(answer, variables, missing))
+    return RenderedChat(text, turns, ranges_of_answer, origin, tuple(chat.roles), warnings)
 
 
 def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
@@ -294,7 +294,7 @@ def _check_used(chat: Chat, names: Sequence[str]) -> None:
             raise UsageError(f"the chat template has no variable '{name}'", where=arg("chat"), hint=hint)
 
 
-def _notes(answer: Mapping[str, Any], variables: Mapping[str, Any], missing: Sequence[str]) -> Iterator[str]:
+def _warnings(answer: Mapping[str, Any], variables: Mapping[str, Any], missing: Sequence[str]) -> Iterator[str]:
     if answer["dated"]:
         yield "the chat template writes the current date, so tomorrow's text is another one"
     if unnamed := [name for name in SPECIAL_TOKENS if name in answer["names"] and name not in variables]:

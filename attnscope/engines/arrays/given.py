@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from attnscope.base.errors import UsageError
-from attnscope.base.model_config import ModelConfig
+from attnscope.base.model_config import ModelConfig, within_window
 from attnscope.engines.arrays.settings import LayerSettings
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.terms import ScoreFunction
@@ -33,8 +33,8 @@ class GivenConfig(ModelConfig, frozen=True):
 
     def mask_of(self, layer: int) -> str:
         """Return the mask expression of one layer."""
-        mask, window = self.masks.get(layer, self.mask), self.windows[layer] if self.windows else None
-        return mask if window is None else f"{mask}+window:{window}"
+        window = self.windows[layer] if self.windows else None
+        return within_window(self.masks.get(layer, self.mask), window)
 
     def masks_of(self, n_layers: int) -> frozenset[str]:
         """List the different mask expressions of the first `n_layers` layers."""

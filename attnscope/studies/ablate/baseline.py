@@ -37,7 +37,9 @@ def run_uncut(ablation: AblationRun, cuts: Sequence[Cut], count: int) -> "Baseli
     """Run the text without cuts, and record what the cuts will replace; `count` variants will run, in passes."""
     c, text = ablation.source.config, ablation.text
     other_texts = plan_others(ablation)
-    ablation.notes.extend(note for other in other_texts for note in other.notes)
+    for other in other_texts:
+        ablation.notes.extend(other.notes)
+        text.warnings.extend(other.warnings)
     sides = len(text.tokens), len(text.context or text.tokens)
     kept = kept_bytes(cuts, sides, (c.n_heads, c.d_value), from_others=ablation.options.from_others)
     plans = plan_variants(ablation, other_texts, count, kept)
@@ -65,6 +67,7 @@ class Baseline:
         self._ablation, self._cuts, self._loaded = ablation, cuts, loaded
         # passes over the texts that replacements come from; none for zeros and means
         self._replacement_plans = other_plans if ablation.options.from_others else ()
+        self._plan = plan
         batch, self._engine = prepare(plan, *loaded)
         self._check = memory_check(plan, batch)
         means = ablation.options.how == "mean" and any(cut.queries is None for cut in cuts)
@@ -96,8 +99,8 @@ class Baseline:
             tokens = [plan.text_plans[0].tokens for plan in self._replacement_plans]
             replacing = Replacing(options.patch_from, tokens, None if options.how == "patch" else options.seed or 0)
         return {
-            "provenance": provenance(source, run, self._loaded[1]),
-            "mask": describe_mask_use(source, run, self._engine.describe_mask()),
+            "provenance": provenance(source, run, self._loaded[1], warnings=text.warnings),
+            "mask": describe_mask_use(source, run, self._engine.describe_mask(), [text], self._plan.matrices),
             "text": written.text,
             "pair": written.pair,
             "tokens": text.tokens,

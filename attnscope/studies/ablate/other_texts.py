@@ -33,28 +33,29 @@ def _plan_reference(ablation: AblationRun, reference: str) -> TextPlan:
     if source.needs_context:
         hint = "remove it: the mean is then over the text itself"
         raise UsageError("cannot be used with a model that attends to a second text", where=where, hint=hint)
-    tokens, notes = tokenize(source, reference, None, where, truncate=run.truncate)
-    notes.insert(0, f"the mean is over the {len(tokens)} tokens of: {reference}")
+    tokens, warnings = tokenize(source, reference, None, where, truncate=run.truncate)
     hidden, missing = list[int](), list[str]()
     if run.hide is not None:
         hidden = sorted(run.hide.find(tokens, (reference,), arg("hide"), missing=missing))
     if missing:
-        notes.append(f"has no {', '.join(missing)} to hide")
-    return TextPlan(tokens, None, None, [], [], None, [f"--reference: {n}" for n in notes], hidden=tuple(hidden))
+        warnings.append(f"has no {', '.join(missing)} to hide")
+    notes = [f"--reference: the mean is over the {len(tokens)} tokens of: {reference}"]
+    warnings = [f"--reference: {warning}" for warning in warnings]
+    return TextPlan(tokens, None, None, [], [], None, notes, warnings, hidden=tuple(hidden))
 
 
 def _plan_patch(ablation: AblationRun) -> TextPlan:
     """Return the text to patch from, under the same mask and with the same positions hidden."""
     run, text, where, (written,) = ablation.run, ablation.text, arg("patch_from"), ablation.run.texts
     given = str(ablation.options.patch_from), written.pair, where
-    tokens, notes = tokenize(ablation.source, *given, truncate=run.truncate, special=written.adds_special)
+    tokens, warnings = tokenize(ablation.source, *given, truncate=run.truncate, special=written.adds_special)
     if len(tokens) != len(text.tokens):
         message = f"has {_count(len(tokens))}, but the text has {len(text.tokens)}: patches go from token to token"
         hint = "use texts of equally many tokens, which attnscope run TEXT --ids lists"
         raise UsageError(message, where=where, hint=hint)
     if [token.id for token in tokens] == [token.id for token in text.tokens]:
-        notes.append("has the tokens of the text, so a patch changes nothing")
-    return changed(text, tokens=tokens, notes=[f"--patch-from: {note}" for note in notes])
+        warnings.append("has the tokens of the text, so a patch changes nothing")
+    return changed(text, tokens=tokens, notes=[], warnings=[f"--patch-from: {warning}" for warning in warnings])
 
 
 def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
@@ -90,7 +91,7 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
         tokens = list(text.tokens)  # segments and types stay
         for place, other in zip(words, pool[start:], strict=False):
             tokens[place] = replace(tokens[place], id=other.id, piece=other.piece, text=other.text)
-        drawn.append(changed(text, tokens=tokens, notes=notes if not drawn else []))
+        drawn.append(changed(text, tokens=tokens, notes=notes if not drawn else [], warnings=[]))
     return drawn
 
 

@@ -13,7 +13,14 @@ from attnscope.request.selection import CutExpression, PositionSelection
 from attnscope.run.cut_plan import Cut
 from attnscope.run.pass_plan import plan_passes
 from attnscope.run.plan import RunPlan, present_layers
-from attnscope.run.prediction_plan import MASKS, predicted_positions, prediction_kind, target_ids, target_notes
+from attnscope.run.prediction_plan import (
+    MASKS,
+    follows_word,
+    predicted_positions,
+    prediction_kind,
+    target_ids,
+    target_warnings,
+)
 from attnscope.run.session import Session
 from attnscope.run.text_plan import TextPlan
 
@@ -137,7 +144,7 @@ def _check_replacement(options: AblationOptions) -> None:
 def compared_positions(
     options: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan
 ) -> tuple[list[int], list[str]]:
-    """Return the positions at which predictions are compared, and notes; none: compare all hidden states."""
+    """Return the positions at which predictions are compared, and warnings; none: compare all hidden states."""
     if options.at is not None:
         written = run.texts[0]
         return sorted(options.at.find(text.tokens, (written.text, written.pair), arg("at"), spans=text.spans)), []
@@ -145,14 +152,15 @@ def compared_positions(
     positions = [] if kind is None else predicted_positions(kind, text.tokens)
     if positions or kind is None:
         return positions, []
-    note = f"no {MASKS[0]} in the text: comparing hidden states of all tokens; --at compares predictions at a token"
-    return [], [note]
+    return [], [
+        f"no {MASKS[0]} in the text: comparing hidden states of all tokens; --at compares predictions at a token"
+    ]
 
 
 def _compared_targets(
-    options: AblationOptions, source: ModelSource, positions: Sequence[int]
+    options: AblationOptions, run: RunConfig, source: ModelSource, text: TextPlan, positions: Sequence[int]
 ) -> tuple[list[int], list[str]]:
-    """Return the ids of the tokens whose logits are compared, and notes on their spelling."""
+    """Return the ids of the tokens whose logits are compared, and warnings about their spelling."""
     if not options.target:
         return [], []
     if source.predicts is None:
@@ -161,8 +169,10 @@ def _compared_targets(
     if not positions:
         hint = f"write [MASK] into the text, or add {arg('at', placeholder='TOKENS')}"
         raise UsageError("the text has no mask token to predict", where=arg("target"), hint=hint)
-    ids = [number for number in target_ids(options.target, source) if number is not None]
-    return ids, target_notes(options.target, source)
+    kind = prediction_kind(run, source, run.mask) or "next"
+    after_word = follows_word(kind, text.tokens, positions[0], source)
+    ids = [number for number in target_ids(options.target, source, after_word=after_word) if number is not None]
+    return ids, target_warnings(options.target, source, after_word=after_word)
 
 
 @dataclass(frozen=True)
@@ -186,9 +196,10 @@ class AblationRun:
         cls, run: RunConfig, options: AblationOptions, source: ModelSource, session: Session, text: TextPlan
     ) -> "AblationRun":
         """Resolve positions and targets in the text."""
-        positions, notes = compared_positions(options, run, source, text)
-        targets, more = _compared_targets(options, source, positions)
-        return cls(run, options, source, session, text, positions, [*text.notes, *notes, *more], targets)
+        positions, of_positions = compared_positions(options, run, source, text)
+        targets, of_targets = _compared_targets(options, run, source, text, positions)
+        text.warnings.extend([*of_positions, *of_targets])
+        return cls(run, options, source, session, text, positions, list(text.notes), targets)
 
     @property
     def answer_ids(self) -> list[int]:

@@ -44,7 +44,9 @@ def ablate(
         queries, keys = (None if side is None else list(side) for side in (cut.queries, cut.keys))
         parts.append(CutPart(cut.written, list(cut.heads), queries, keys, weight))
         if cut.queries is not None and weight == 0.0:
-            notes.append(f"--cut '{cut.written}': no query gives any weight to these keys, so this cut changes nothing")
+            ablation.text.warnings.append(
+                f"--cut '{cut.written}': no query gives any weight to these keys, so this cut changes nothing"
+            )
     norms = baseline.uncut_states.hidden.norm(dim=-1).float().cpu().numpy()
     return Ablation(**baseline.header(), cuts=parts, norms=norms, effects=effects, notes=notes)
 

@@ -38,20 +38,24 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
         what, last = ("chat", "last message") if run.texts[0].turns else ("text", "span 'answer'")
         hint = f"remove {arg(name)}, or the {what}'s {last}"
         raise UsageError(f"the {what} ends with an answer", where=arg(name), hint=hint)
-    notes, tokens = list[str](), None
+    warnings, tokens = list[str](), None
     predicts = prediction_kind(run, source, run.mask) == "next"
     count = options.generate if options.generate is not None else _GENERATED * (predicts and run.query is None)
     if options.answer is not None:
         run, tokens = _with_answer(run, options.answer, prompt.tokens, source)
     elif not given and count:
         tokens = continue_texts(replace(run, query=None, key=None, generate=count), source, session)[0].tokens
-        written = "".join(source.tokenizer.spelled(token.id)[1] for token in tokens if token.made)
+        written = "".join(source.tokenizer.spelled(token.id)[1] for token in tokens if token.made and not token.special)
+        if not written:
+            message = "the model ends the text at once, so there is no answer"
+            raise UsageError(message, where=arg("each", "span"), hint=f"add {arg('answer', placeholder='TEXT')}")
         more = "; --answer TEXT gives another one" if options.generate is None else ""
-        notes.append(f"the answer is what the model generates: {written!r}{more}")
+        warnings.append(f"the answer is what the model generates: {written!r}{more}")
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
     if options.answer is not None:  # it was marked as generated to be a span
         text = changed(text, tokens=[replace(token, made=False) for token in text.tokens])
-    return read_answer(run, options, source, session, text, notes)
+    text.warnings.extend(warnings)
+    return read_answer(run, options, source, session, text)
 
 
 def read_answer(
@@ -60,21 +64,20 @@ def read_answer(
     source: ModelSource,
     session: Session,
     text: TextPlan,
-    notes: Sequence[str] = (),
 ) -> AblationRun:
     """Return a planned text with the tokens to cut off: its answer's, those of `query`, or the last span's."""
     assert text.spans is not None
     # only a causal model predicts the answer token by token
     answer = _answer_positions(text.spans) if source.predicts == "next" else []
     predicting = [position - 1 for position in answer if position]
-    positions, more_notes = predicting, list[str]()
+    positions = predicting
     if options.at is not None or not positions:
-        positions, more_notes = compared_positions(options, run, source, text)
+        positions, warnings = compared_positions(options, run, source, text)
+        text.warnings.extend(warnings)
     rows = text.queries if run.query is not None else predicting or positions
     if not rows:  # as where nothing is predicted: the span that `run` shows
         rows = text.spans.tokens(reading_span(text.spans, ()))
-    notes = [*text.notes, *notes, *more_notes]
-    return AblationRun(run, options, source, session, text, positions, notes, answer=answer, rows=rows)
+    return AblationRun(run, options, source, session, text, positions, list(text.notes), answer=answer, rows=rows)
 
 
 def _answer_positions(spans: TextSpans) -> list[int]:

@@ -28,6 +28,7 @@ from attnscope.studies.screens.header import (
     arrow,
     describe_mask,
     describe_used,
+    effect_of_mask,
     more_options,
     named_tokens,
     notes,
@@ -107,7 +108,7 @@ def present_comparison(
             yield from _ShownHead(sides, head, comparison.named, settings, heat).present()
     yield GAP
     of_texts = [note for side in comparison.sides for text in side.report.texts for note in text.notes]
-    yield notes(dict.fromkeys([*of_texts, *comparison.notes]))
+    yield notes(dict.fromkeys(of_texts))
     heads = [head for change in comparison.changes for head in change.heads]
     first = comparison.sides[0].report
     several_left_out = len({head.head for text in first.texts for head in text.heads}) < first.provenance.n_heads
@@ -248,8 +249,12 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
                 lines.append(("mask", (*untrusted(side.label), Span(": "), *describe_mask(mask, own))))
     elif used and first.mask.what_if is None:
         lines = [("compare", (*line, Span(WHAT_IF.get(str(used.pop()), ""))))]
+    if comparison.axis == "mask":
+        for side in comparison.sides[1:]:
+            if effect := effect_of_mask(side.report.mask):
+                lines.append(("", (*untrusted(side.label), Span(": "), *effect)))
     yield Facts(lines)
-    yield notes(_other_notes(comparison))
+    yield notes([*_other_notes(comparison), *comparison.notes])
     for several in zip(*(side.report.texts for side in shown), strict=True):
         written = [text.text for text in several]
         differs = next((n for n, letters in enumerate(zip_longest(*written)) if len(set(letters)) > 1), 0)

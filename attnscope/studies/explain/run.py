@@ -52,10 +52,10 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         origin = ModelOrigin(run.dtype, text_plan, modules.stack, capture, batch.tokens.ids)
     if capture.spec is not None and capture.spec.mask.changes_scores is not None:
         raise _changed_scores()
-    mask = describe_mask_use(source, run, engine.describe_mask())
+    mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
     here = describe_mask_use(source, run, engine.describe_layer_mask(layer)).used
     about = {
-        "provenance": provenance(source, run, device),
+        "provenance": provenance(source, run, device, warnings=text_plan.warnings),
         "mask": mask,
         "layer_mask": None if here == mask.used else here,
         "text": run.texts[0].text,
@@ -111,7 +111,7 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
         return text_plan.queries[0]
     if run.query.names_span(text_plan.spans):
         first, last = text_plan.queries[0], text_plan.queries[-1]
-        text_plan.notes.append(
+        text_plan.warnings.append(
             f"'{run.query}' is {len(text_plan.queries)} tokens, and each has a softmax of its own: the last of them, "
             f"{last} '{spell_piece(text_plan.tokens, last)}', is explained; --query {first} explains another"
         )

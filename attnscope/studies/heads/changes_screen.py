@@ -51,6 +51,7 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings, displ
     labels = labels if len(set(labels)) == len(labels) else [side.label for side in comparison.sides]
     listing = replace(display.listing, signed=False)
     yield from _header(comparison, labels, settings)
+    yield notes(comparison.notes)
     yield GAP
     sides = [side.roles for side in comparison.sides if side.roles is not None]
     if len(sides) == 2 and len(comparison.differences) > ROLES_ALONE:
@@ -58,7 +59,6 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings, displ
     else:
         for difference in comparison.differences:
             yield from _numbers(comparison, difference, labels, settings, listing)
-    yield notes(comparison.notes)
     one_role = ["--role induction (its values for every head)"] if len(comparison.differences) > ROLES_ALONE else []
     yield from more_options([*one_role, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings)
 

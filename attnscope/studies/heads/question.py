@@ -15,7 +15,15 @@ from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import PositionSelection
 from attnscope.run.pass_plan import batches_by_length, plan_passes
 from attnscope.run.plan import plan_texts
-from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.run.session import (
+    ProgressCallback,
+    Session,
+    describe_mask_use,
+    forward,
+    prepare,
+    provenance,
+    warnings_of,
+)
 from attnscope.run.text_plan import TextPlan
 
 if TYPE_CHECKING:
@@ -77,12 +85,13 @@ def ask_heads(
         places = here, text.keys if measure in OF_KEYS else None, minus
         measured.append(MeasuredText(run.texts[text.number].text, None, text.tokens, text.context, *places))
     notes = [note for text in texts for note in text.notes]
-    mask = describe_mask_use(source, run, engine.describe_mask())
+    mask = describe_mask_use(source, run, engine.describe_mask(), texts, plans[0].matrices)
     values, contrast, meaning = plus, None, MEASURES[measure]
     if against is not None:
         values, contrast = plus - minus_values, KeyContrast(plus, minus_values)
         meaning = f"{meaning[:-1]}; key minus against."
-    return HeadScores(provenance(source, run, device), mask, measure, meaning, values, measured, notes, contrast)
+    origin = provenance(source, run, device, warnings=warnings_of(texts))
+    return HeadScores(origin, mask, measure, meaning, values, measured, notes, contrast)
 
 
 def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list[int]:

@@ -47,7 +47,8 @@ def survey_heads(
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     _check(run, source)
-    texts, notes = _tokenized(run, source, shipped=shipped)
+    texts, warnings = _tokenized(run, source, shipped=shipped)
+    notes = list[str]()
     worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
     measured = {role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles}
     draws = options.draws if measured - {"texts", "weights", *OF_PARTS} else 0
@@ -67,7 +68,7 @@ def survey_heads(
     probes = _describe(source, options, texts, random, shipped=shipped)
     mask = describe_mask_use(source, run, engine.describe_mask())
     notes += _missing(random, roles, runs=source.runs)
-    return HeadRoles(provenance(source, run, device), mask, probes, roles, main, notes)
+    return HeadRoles(provenance(source, run, device, warnings=warnings), mask, probes, roles, main, notes)
 
 
 def _record(
@@ -145,24 +146,27 @@ def _describe(
 
 
 def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
-    texts, notes, truncated, limit = [], list[str](), 0, source.config.max_positions
+    """Return the tokens of every text, and warnings about what was changed."""
+    texts, warnings, limit = list[list[Token]](), list[str](), source.config.max_positions
+    truncated = 0
     for text in run.texts:
         try:
             given, truncate = (text.text, text.pair, text.where), shipped or run.truncate
-            tokens, text_notes = tokenize(source, *given, truncate=truncate, special=text.adds_special)
+            tokens, of_text = tokenize(source, *given, truncate=truncate, special=text.adds_special)
         except AttnscopeError as e:
             if not shipped:
                 raise
             hint = "pass a text that the model's tokenizer knows"
             raise AttnscopeError(f"the built-in texts do not fit this model ({e.parts.message})", hint=hint) from e
         texts.append(tokens)
-        if shipped and text_notes and len(tokens) == limit:
-            # The last note says that this text was truncated.
-            text_notes, truncated = text_notes[:-1], truncated + 1
-        notes += [f"{text.where}: {note}" for note in text_notes]
+        if shipped and of_text and len(tokens) == limit:
+            # The last warning says that this text was truncated.
+            of_text = of_text[:-1]
+            truncated += 1
+        warnings += [f"{text.where}: {warning}" for warning in of_text]
     if truncated:
-        notes.append(f"{truncated} of {len(texts)} built-in texts are truncated to {limit:,} tokens")
-    return texts, notes
+        warnings.append(f"{truncated} of {len(texts)} built-in texts are truncated to {limit:,} tokens")
+    return texts, warnings
 
 
 def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int) -> int:

@@ -17,7 +17,15 @@ from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
 from attnscope.run.plan import SHORTER, RunPlan, memory_demand, plan_for_texts, plan_texts, present_layers, spare_memory
 from attnscope.run.rendering import chat_text
-from attnscope.run.session import ProgressCallback, Session, describe_mask_use, forward, prepare, provenance
+from attnscope.run.session import (
+    ProgressCallback,
+    Session,
+    describe_mask_use,
+    forward,
+    prepare,
+    provenance,
+    warnings_of,
+)
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.rollout.arithmetic import normalized, rollout, strongest
 
@@ -64,8 +72,9 @@ def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, se
         matrices = find(text_plan, batch, engine, rollout_plan.layers, (step, session.progress))
         texts.append(_text_report(run, text, matrices, rollout_plan.layers, rollout_plan.measure))
     assert engine is not None
-    mask = describe_mask_use(source, run, engine.describe_mask())
-    return Report(provenance(source, run, device), mask, texts)
+    plan = rollout_plan.plan
+    mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
+    return Report(provenance(source, run, device, warnings=warnings_of(plan.text_plans)), mask, texts)
 
 
 def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:

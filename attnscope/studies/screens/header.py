@@ -9,10 +9,12 @@ import numpy as np
 from msgspec import structs
 
 from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
-from attnscope.findings.provenance import MaskUse, Provenance, TokenizedText
+from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import ROW_STATISTICS, Means
 from attnscope.findings.run import STAGES, HeadReport, Report, TextReport
 from attnscope.findings.tokens import Token, continues, describe_unknown
+from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
+from attnscope.request.masks.terms import Own
 from attnscope.views.axes import format_positions
 from attnscope.views.parts import Facts, OneLine, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -28,6 +30,11 @@ WHAT_IF = {"stack": " in every layer", "same-scores": " in the softmax alone"}
 _EXPLAINED = {
     "stack": "the whole model ran with this mask, so later layers read changed inputs",
     "same-scores": "the scores are those of the model's own mask; only the softmax changes",
+}
+_ADDED: dict[AddedKeys, str] = {
+    "later": "later tokens",
+    "far": "tokens outside its window",
+    "other": "tokens",
 }
 Line = tuple[str, Spans | Text | OneLine]
 
@@ -105,6 +112,7 @@ def report_header(
         lines.append(("adapter", untrusted(provenance.adapter)))
     if provenance.family != "weights":
         lines.append(("mask", describe_mask(mask, own_mask_name(provenance))))
+        lines += [("", effect)] if (effect := effect_of_mask(mask)) else []
     if cuts:
         lines.append(("cut", (*untrusted(", ".join(cuts), "warning"), Span("; removed in this run"))))
     if settings.verbose and mask.what_if in _EXPLAINED:
@@ -137,6 +145,17 @@ def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
     used = untrusted(describe_used(mask), "warning")
     kept = untrusted(f"the {own} one is {mask.own}" if own == "given" else f"{own} is {mask.own}")
     return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *kept
+
+
+def effect_of_mask(mask: MaskUse) -> Spans:
+    """Say which keys a mask shows although the model's own hides them, or that it hides nothing; empty for neither."""
+    if mask.added:
+        kept = ""
+        if mask.hides and is_mask(mask.used):
+            kept = f" ({spell_mask((Own(), *parse_mask(mask.used)))} hides them, too)"
+        shown = " and ".join(_ADDED[kind] for kind in mask.added)
+        return Span(f"shows {shown}, which the model's own mask hides", "warning"), *untrusted(kept)
+    return ours("hides nothing here that the model's own mask shows", "warning") if mask.hides is False else ()
 
 
 def describe_used(mask: MaskUse) -> str:

@@ -55,10 +55,11 @@ def test_auto_and_the_line_above_a_head_average_over_their_rows(folders, capsys)
 
 
 def test_a_long_text_that_ends_with_them_is_cut_at_its_end(folders):
-    text = _run(folders("bert"), "the " * 46 + "zebra </s> " * 10, truncate=True)
+    report = inspect(requested((TextInput("the " * 46 + "zebra </s> " * 10),), str(folders("bert")), truncate=True))
+    (text,) = report.texts
     assert [token.text for token in text.tokens] == ["the"] * 46 + ["zebra", "</s>"]
     assert text.tokens[-1].start is None  # the one that the tokenizer adds
-    assert text.notes[0] == "truncated from 67 to 48 tokens"
+    assert report.provenance.notes == ["truncated from 67 to 48 tokens"]
 
 
 def test_a_dump_looks_into_a_text_of_nothing_else(folders, tmp_path):
