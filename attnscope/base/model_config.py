@@ -52,6 +52,18 @@ class RelativeBias(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_distance: Annotated[int, msgspec.Meta(ge=4, le=1 << 40)] = 128  # distance from which on all share a bucket
 
 
+class Disentangled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Scores of content with distances, added to those of content with content (DeBERTa: He et al., 2021)."""
+
+    span: Size  # distances from −span to span − 1 have a vector each, which all layers share; farther ones are clamped
+    # distances beyond half of the span are put into `span` logarithmically growing buckets up to this; None for none
+    max_distance: Annotated[int, msgspec.Meta(ge=2, le=1 << 40)] | None = None
+    content_position: bool = True  # the query with a key made of the distance
+    position_content: bool = True  # a query made of the distance with the key
+    shared: bool = False  # distances are projected by the layer's own projections of queries and keys
+    norm: bool = False  # distances are normed first
+
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _NAMED = 8  # number of different windows up to which all are listed; otherwise only the smallest and largest are
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu"]
@@ -102,6 +114,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rope_local: Rope | None = None  # rotary parameters of the layers with a window, if they differ; otherwise None
     rope_layers: tuple[bool, ...] = ()  # whether each layer uses positions, if positions is `rope`; empty if all do
     relative_bias: RelativeBias | None = None  # a learned bias by distance, shared by all layers; None for none
+    disentangled: Disentangled | None = None  # scores of content with distances (DeBERTa); None for none
     n_segments: Count = 0  # rows of the segment embedding; 0 where there is none
     embedding_norm: bool = False
     embedding_scale: float | None = None  # factor on the token embedding; None for 1
@@ -137,7 +150,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def has_bias(self) -> bool:
         """Whether something is added to the scaled scores."""
-        return self.positions == "alibi" or self.relative_bias is not None
+        return self.positions == "alibi" or self.relative_bias is not None or self.disentangled is not None
 
     @property
     def rotary_width(self) -> int:
@@ -213,9 +226,14 @@ def check_sizes(config: ModelConfig, where: str) -> None:
     if config.shared_norm and not (config.parallel and config.norm_order == "pre"):
         message = "shared_norm is true, but attention and MLP do not read the same input"
         raise AttnscopeError(message, where=where, hint='set parallel = true and norm_order = "pre"')
-    if config.relative_bias is not None and config.positions == "alibi":
-        message = "relative_bias is set, but positions is alibi"
-        raise AttnscopeError(message, where=where, hint="choose one of the two biases")
+    biases = {
+        "alibi": config.positions == "alibi",
+        "relative_bias": config.relative_bias,
+        "disentangled": config.disentangled,
+    }
+    named = [name for name, bias in biases.items() if bias]
+    if len(named) > 1:
+        raise AttnscopeError(f"{' and '.join(named)} are set", where=where, hint="choose one of these biases")
     if config.positions == "rope" and config.rotary_width % 2:
         message = f"rotary width {config.rotary_width} is odd"
         raise AttnscopeError(message, where=where, hint="d_head × rope.fraction must be even")

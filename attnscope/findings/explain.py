@@ -76,6 +76,8 @@ class Row(msgspec.Struct, frozen=True):
         times_scale: scores × scale.
         capped: c·tanh(x/c) of `times_scale`; None if the model has no soft-cap.
         bias: Position bias; None if the model has none.
+        content_position: Part of a disentangled bias: the query with a key made of the distance; None without.
+        position_content: Part of a disentangled bias: a query made of the distance with the key; None without.
         scaled: Scores after scale, soft-cap and bias.
         masked: `scaled` if the mask allows the key; otherwise −inf in memory and null in JSON.
         exponentials: exp(masked − the row's maximum); null in a fully masked row.
@@ -92,6 +94,8 @@ class Row(msgspec.Struct, frozen=True):
     masked: _OfKeys
     exponentials: _OfKeys
     weights: _OfKeys
+    content_position: _OfKeys | None = None
+    position_content: _OfKeys | None = None
 
 
 class Rest(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attnscope.model.inputs import AttentionSpec, Rotation
 from attnscope.model.layers import Attention
 from attnscope.model.module_hooks import first_argument, in_this_thread, listening
-from attnscope.model.positions import learned_rows, rotary_frequencies, rotary_tables, sinusoidal
+from attnscope.model.positions import DisentangledBias, learned_rows, rotary_frequencies, rotary_tables, sinusoidal
 from attnscope.model.stack import Ids, Stack
 from attnscope.model.tile import Recorder, Tile
 
@@ -53,7 +53,8 @@ class RowCapture(Recorder):
             `q_used` (E,), `k_used` (K, E) and `v` (K, Ev) as attention took them; `q` (E,) and `k` (K, E) before a
             rotation that was not a model's.
             The row: `scores`, `scaled`, `masked`, `weights`, `bias` (K,), `output` (Ev,); `sink` (2,), the head's logit
-            and weight, if it has a sink.
+            and weight, if it has a sink; `content_position` and `position_content` (K,), the parts of a disentangled
+            bias.
             `out` (D, Ev): this head's part of the output projection.
         group: The key/value head that serves this one; None before there are tiles.
     """
@@ -88,8 +89,12 @@ class RowCapture(Recorder):
         if inputs.spec.sinks is not None and tile.sink is not None:
             self._store("sink", torch.stack((inputs.spec.sinks[self.head].float(), tile.sink[0, 0, row])))
         if inputs.spec.bias is not None:
-            at = torch.arange(self.n_keys, device=inputs.q.device)[None]
-            self._store("bias", inputs.spec.bias(torch.full_like(at[:, :1], self.query), at, tile.heads)[..., 0, 0, :])
+            keys = torch.arange(self.n_keys, device=inputs.q.device)[None]
+            cells = torch.full_like(keys[:, :1], self.query), keys, tile.heads
+            self._store("bias", inputs.spec.bias(*cells)[..., 0, 0, :].flatten())
+            if isinstance(inputs.spec.bias, DisentangledBias):
+                for name, part in inputs.spec.bias.parts(*cells).items():
+                    self._store(name, part[0, 0, 0])
         if inputs.out_weight is not None:
             width = inputs.v.shape[-1]
             self._store("out", inputs.out_weight[:, self.head * width : (self.head + 1) * width])

@@ -12,7 +12,7 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import layer_uses_onednn, linear
-from attnscope.model.positions import rotate
+from attnscope.model.positions import DisentangledBias, rotate
 
 _ROWS = 1024  # positions that an MLP processes at a time, so that intermediate results stay in cache
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -157,6 +157,7 @@ class LayerContext:
     hooks: AttentionHooks
     cache: KeyValueCache | None = None  # keys and values of the tokens before the block's input; None if there are none
     rows: Sequence[int] | None = None  # positions whose output is needed, ascending; None for all
+    distances: Tensor | None = None  # vectors of distances, (2·span, D); None without disentangled scores
 
 
 class Attention(nn.Module):
@@ -174,6 +175,10 @@ class Attention(nn.Module):
         self.k_norm = make_norm(config, config.d_head * (g if self.whole else 1)) if config.qk_norm else None
         self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
+        table = config.disentangled
+        own = table is not None and not table.shared
+        self.distance_k = Linear(d, h * config.d_head) if own and table.content_position else None
+        self.distance_q = Linear(d, h * config.d_head) if own and table.position_content else None
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
         """Map (B, Q, D) to (B, rows, D), or (B, rows, H·Ev) without `out`; None after the last recorded layer."""
@@ -182,6 +187,9 @@ class Attention(nn.Module):
         q, k, v = self._project_qkv(x, setting)
         if setting.cache is not None:
             k, v = setting.cache.extend(self.layer, k, v)
+        if setting.distances is not None:
+            start = 0 if setting.cache is None else k.shape[2] - q.shape[2]
+            spec = replace(spec, bias=self._disentangled(q, k, setting.distances, start), bias_name="disentangled")
         heads = setting.hooks.attend(AttentionInputs(self.layer, q, k, v, spec, out_weight))
         if heads is None:
             return None
@@ -192,6 +200,21 @@ class Attention(nn.Module):
             return joined if out is None else out(joined)
 
         return map_rows(project, attended.shape[0], attended.shape[2])
+
+    def _disentangled(self, q: Tensor, k: Tensor, distances: Tensor, start: int) -> DisentangledBias:
+        """Return the scores of queries and keys with distances, (2·span, D)."""
+        c, table = self.config, self.config.disentangled
+        assert table is not None
+
+        def project(module: nn.Module) -> Tensor:
+            # not by calling the module, whose hooks expect tokens
+            projected = linear(distances, module.weight, module.bias)
+            return projected.unflatten(-1, (c.n_heads, c.d_head)).transpose(0, 1)  # (H, 2·span, E)
+
+        keys, queries = (self.k, self.q) if table.shared else (self.distance_k, self.distance_q)
+        distance_k = project(keys) if table.content_position else None
+        distance_q = project(queries) if table.position_content else None
+        return DisentangledBias(table, c.attention_scale, q, k, distance_k, distance_q, start)
 
     def _project_qkv(self, x: Tensor, setting: LayerContext) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, (B, H, Q, E), (B, G, K, E) and (B, G, K, Ev)."""

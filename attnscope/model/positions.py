@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from attnscope.base.model_config import ModelConfig, Rope, RopeScaling
+from attnscope.base.model_config import Disentangled, ModelConfig, Rope, RopeScaling
 
 # function of query positions (Q, 1), key positions (1, K) and heads (H,) to (H, Q, K) or (H, 1, K)
 PositionBias = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -71,6 +72,50 @@ def relative_buckets(distances: Tensor, n_buckets: int, max_distance: int) -> Te
     growth = torch.log(far.float().clamp_min(1) / exact) / math.log(max_distance / exact)
     logarithmic = (exact + (growth * (half - exact)).long()).clamp_max(half - 1)
     return (distances > 0) * half + torch.where(far < exact, far, logarithmic)
+
+
+@dataclass(frozen=True)
+class DisentangledBias:
+    """The scores of content with distances in one layer (DeBERTa: He et al., 2021, equation 4)."""
+
+    config: Disentangled
+    scale: float
+    q: Tensor  # (B, H, Q, E)
+    k: Tensor  # (B, G, K, E)
+    distance_k: Tensor | None  # keys made of distances, (H, 2·span, E); None without `content_position`
+    distance_q: Tensor | None  # queries made of distances, (H, 2·span, E); None without `position_content`
+    start: int = 0  # position of the first query
+
+    def __call__(self, q_at: Tensor, k_at: Tensor, heads: Tensor) -> Tensor:
+        """Return the sum of the parts, (B, H, Q, K), float32, for q_at (Q, 1), k_at (1, K) and heads (H,)."""
+        return torch.stack(list(self.parts(q_at, k_at, heads).values())).sum(0)
+
+    def parts(self, q_at: Tensor, k_at: Tensor, heads: Tensor) -> dict[str, Tensor]:
+        """Return the parts by their names, (B, H, Q, K) each, float32."""
+        parts: dict[str, Tensor] = {}
+        if self.distance_k is not None:
+            queries = self.q[:, heads][:, :, q_at[:, 0] - self.start].float()  # (B, H, Q, E)
+            products = queries @ self.distance_k[heads].float().mT  # (B, H, Q, 2·span)
+            rows = self._rows(q_at - k_at)
+            parts["content_position"] = products.gather(-1, rows.expand(*products.shape[:2], -1, -1)) * self.scale
+        if self.distance_q is not None:
+            keys = self.k[:, heads // (self.q.shape[1] // self.k.shape[1])][:, :, k_at[0]].float()  # (B, H, K, E)
+            products = keys @ self.distance_q[heads].float().mT  # (B, H, K, 2·span)
+            rows = self._rows(q_at - k_at).mT
+            products = products.gather(-1, rows.expand(*products.shape[:2], -1, -1)) * self.scale
+            parts["position_content"] = products.mT
+        return parts
+
+    def _rows(self, distances: Tensor) -> Tensor:
+        """Return the row of each distance in the table of 2·span, (Q, K)."""
+        span, furthest = self.config.span, self.config.max_distance
+        if furthest is not None:
+            middle = span // 2
+            far = distances.abs().clamp_min(middle)
+            growth = torch.log(far / middle) / math.log((furthest - 1) / middle)
+            buckets = torch.ceil(growth * (middle - 1)) + middle
+            distances = torch.where(distances.abs() <= middle, distances, (buckets * distances.sign()).long())
+        return (distances + span).clamp(0, 2 * span - 1)
 
 
 def rotary_frequencies(rope: Rope, width: int, n: int, device: torch.device) -> tuple[Tensor, float]:

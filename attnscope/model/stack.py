@@ -63,6 +63,10 @@ class Embed(nn.Module):
         relative = config.relative_bias
         self.relative_bias = None if relative is None else Embedding(relative.buckets, config.n_heads)
 
+        table = config.disentangled
+        self.distances = None if table is None else Embedding(2 * table.span, config.d_model)
+        self.distances_norm = make_norm(config) if table is not None and table.norm else nn.Identity()
+
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor | None = None) -> Tensor:
         """Map (B, T) ids, segments and positions to (B, T, D); None for positions that follow from the ids."""
         x = self.tokens(ids)  # (B, T, D)
@@ -217,6 +221,7 @@ class Stack(nn.Module):
         c = self.config
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         relative = self.embed.relative_bias
+        distances = None if self.embed.distances is None else self.embed.distances_norm(self.embed.distances.weight)
         bias, bias_name = position_bias(c, None if relative is None else relative.weight)
         for layer in range(len(self.blocks)):
             mask = intersect((masks[layer], padding))
@@ -234,7 +239,7 @@ class Stack(nn.Module):
                 if positions is not None:
                     cos, sin = at_positions(cos, positions), at_positions(sin, positions)
                 tables[rotated] = cos, sin
-            yield LayerContext(spec, tables[rotated], source, hooks)
+            yield LayerContext(spec, tables[rotated], source, hooks, distances=distances)
 
 
 def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> LayerContext:

@@ -31,6 +31,8 @@ def layer_parameters(c: ModelConfig) -> int:
         mlp = (2 + c.gated) * c.d_model * c.d_mlp + ((1 + c.gated) * c.d_mlp + c.d_model) * c.mlp_bias
         count += c.n_experts * (mlp + c.d_model + c.router_bias) if c.n_experts else mlp
     count += c.n_heads * c.sinks
+    if (table := c.disentangled) is not None and not table.shared:
+        count += (table.content_position + table.position_content) * (c.d_model + 1) * heads_out
     of_mlp = bool(c.d_mlp) and not c.shared_norm
     norms = (2 if c.norm_order == "sandwich" else 1) * (1 + of_mlp) * norm_parameters(c, c.d_model)
     if c.qk_norm:
@@ -49,6 +51,8 @@ def embedding_parameters(c: ModelConfig) -> int:
     rows = c.vocab_size + c.n_segments
     rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
     shared = 0 if c.relative_bias is None else c.relative_bias.buckets * c.n_heads
+    if c.disentangled is not None:
+        shared += 2 * c.disentangled.span * c.d_model + c.disentangled.norm * norm_parameters(c, c.d_model)
     return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model) + shared
 
 

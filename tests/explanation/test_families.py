@@ -82,7 +82,7 @@ def test_rotated_pairs_are_named_with_their_wavelengths(folder):
     lengths = [part.wavelength for part in cell.parts if part.wavelength is not None]
     unturned = config.get("no_rope_layers", [1])[0] == 0
     unturned = unturned or config["model_type"] in ("bert", "roberta", "distilbert", "gpt2")
-    if unturned or config["model_type"] in ("mpnet", "bloom", "mpt", "gpt_neo"):
+    if unturned or config["model_type"] in ("mpnet", "bloom", "mpt", "gpt_neo", "deberta-v2"):
         assert not lengths and all(len(part.dims) == 1 for part in cell.parts)
         return
     assert len(lengths) == len(set(lengths)) and min(lengths) >= 2 * np.pi * (1 - 1e-6)

@@ -463,6 +463,25 @@ def _falcon(d: _Drawing) -> dict[str, Any]:
     }
 
 
+def _deberta_v2(d: _Drawing) -> dict[str, Any]:
+    kinds = d.of("p2c|c2p", "c2p", ["c2p", "p2c"], ["p2c"], ABSENT, odd=("p2p", []))
+    return {
+        **{
+            name: value for name, value in _bert(d).items() if name not in ("position_embedding_type", "directionality")
+        },
+        "type_vocab_size": d.of(ABSENT, 0, 1, 2),
+        "relative_attention": d.of(ABSENT, True, True, True, False, odd=(None,)),
+        "pos_att_type": kinds,
+        "position_buckets": d.of(ABSENT, -1, 4, 6, 8, odd=(0, 1, None)),
+        "max_relative_positions": d.of(ABSENT, -1, 12, 20, odd=(1, None)),
+        "norm_rel_ebd": d.of(ABSENT, "none", "layer_norm", odd=("x", None)),
+        "share_att_key": d.of(ABSENT, True, False, odd=(None,)),
+        "position_biased_input": d.of(ABSENT, True, False),
+        "attention_head_size": d.of(ABSENT, ABSENT, d.d_head, odd=(3,)),
+        "conv_kernel_size": d.of(ABSENT, ABSENT, 0, odd=(3,)),
+    }
+
+
 def _gpt_neo(d: _Drawing) -> dict[str, Any]:
     kinds = [d.of("global", "local") for _ in range(d.n_layers)]
     return {
@@ -503,4 +522,5 @@ _DRAWN = {
     "mpt": _mpt,
     "falcon": _falcon,
     "gpt_neo": _gpt_neo,
+    "deberta-v2": _deberta_v2,
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnscope.base.model_config import ModelConfig, RelativeBias, Rope, RopeScaling
+from attnscope.base.model_config import Disentangled, ModelConfig, RelativeBias, Rope, RopeScaling
 from attnscope.checkpoints.families import FAMILIES, family_for, read_config
 from attnscope.request.memory import embedding_parameters, layer_parameters
 from tests.helpers.published_configs import PUBLISHED
@@ -50,6 +50,10 @@ EXPECTED = {
     "mpt-7b": {"d_mlp": 16384, "positions": "alibi", "norm_bias": False, "max_positions": 2048},
     "falcon-7b": {"n_kv_heads": 1, "d_head": 64, "parallel": True, "shared_norm": True, "d_mlp": 4 * 4544},
     "gpt-neo-125m": {"windows": (None, 256) * 6, "scale": 1.0, "qkv_bias": False, "out_bias": True},
+    "nli-deberta-v3-base": {
+        "disentangled": Disentangled(256, 512, shared=True, norm=True), "scale": 192**-0.5, "positions": "none",
+        "n_segments": 0, "norm_eps": 1e-7,
+    },
     "SmolLM3-3B": {"rope_layers": (True, True, True, False) * 9, "windows": (), "rope": Rope(5000000.0)},
 }  # fmt: skip
 

@@ -78,11 +78,6 @@ NO_TABLE: dict[str, dict[str, Any]] = {
     "canine": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
                "max_position_embeddings": 48, "local_transformer_stride": 8},
     "blip_2_qformer": {**_SIZES, "encoder_hidden_size": 32},
-    "clip": {
-        "text_config": _SIZES,
-        "vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 40,
-                          "image_size": 16, "patch_size": 4},
-    },
 }  # fmt: skip
 HIDDEN = {
     "ibert": _SIZES,

@@ -30,6 +30,12 @@ def assert_sums(e):
     if e.softcap is not None:
         scaled = e.softcap * np.tanh(scaled / e.softcap)
     sizes = np.abs(scaled)
+    parts = [part for part in (row.content_position, row.position_content) if part is not None]
+    assert bool(parts) == (e.bias == "disentangled")
+    if parts:
+        np.testing.assert_allclose(
+            np.sum(parts, axis=0), row.bias, rtol=0, atol=1e-5 * max(1.0, np.abs(row.bias).max())
+        )
     if row.bias is not None:
         scaled, sizes = scaled + row.bias, sizes + np.abs(row.bias)
     assert close(scaled, row.scaled, sizes)

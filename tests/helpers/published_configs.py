@@ -199,6 +199,18 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "new_decoder_architecture": False, "num_attention_heads": 71, "num_hidden_layers": 32, "parallel_attn": True,
         "torch_dtype": "bfloat16", "transformers_version": "4.27.4", "use_cache": True, "vocab_size": 65024,
     },
+    "nli-deberta-v3-base": {
+        "_name_or_path": "microsoft/deberta-v3-base", "architectures": ["DebertaV2ForSequenceClassification"],
+        "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 768,
+        "id2label": {"0": "contradiction", "1": "entailment", "2": "neutral"}, "initializer_range": 0.02,
+        "intermediate_size": 3072, "label2id": {"contradiction": 0, "entailment": 1, "neutral": 2},
+        "layer_norm_eps": 1e-07, "max_position_embeddings": 512, "max_relative_positions": -1,
+        "model_type": "deberta-v2", "norm_rel_ebd": "layer_norm", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "pad_token_id": 0, "pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": 768,
+        "pos_att_type": ["p2c", "c2p"], "position_biased_input": False, "position_buckets": 256,
+        "relative_attention": True, "share_att_key": True, "torch_dtype": "float32",
+        "transformers_version": "4.11.3", "type_vocab_size": 0, "vocab_size": 128100,
+    },
     "gpt-neo-125m": {
         "activation_function": "gelu_new", "architectures": ["GPTNeoForCausalLM"], "attention_dropout": 0,
         "attention_layers": ["global", "local"] * 6, "attention_types": [[["global", "local"], 6]],

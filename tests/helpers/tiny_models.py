@@ -88,6 +88,8 @@ _FALCON = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3, "num_
 _NEO = {"vocab_size": VOCAB, "hidden_size": 24, "num_layers": 3, "num_heads": 4, "intermediate_size": 40,
         "max_position_embeddings": POSITIONS, "attention_types": [[["global", "local"], 1], [["local"], 1]],
         "window_size": 4, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+_DEBERTA = {"relative_attention": True, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+            "pos_att_type": "p2c|c2p", "max_relative_positions": -1, "position_biased_input": False}  # fmt: skip
 
 TABLE = (
     _bert("bert", hf.BertModel),
@@ -163,5 +165,9 @@ TABLE = (
         "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
     Row("falcon sequential, ungrouped", hf.FalconModel, {**_FALCON, "multi_query": False,
         "parallel_attn": False, "bias": True, "activation": "relu"}),
+    _bert("deberta_v2", hf.DebertaV2ForMaskedLM, **_DEBERTA),
+    _bert("deberta_v2 own projections, no buckets", hf.DebertaV2Model, relative_attention=True, type_vocab_size=2,
+          pos_att_type=["c2p", "p2c"], max_relative_positions=7, hidden_act="relu"),
+    _bert("deberta_v2 one part, other width", hf.DebertaV2Model, **{**_DEBERTA, "pos_att_type": "p2c"}),
     Row("gpt_neo", hf.GPTNeoForCausalLM, _NEO),
 )  # fmt: skip

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from torch import Tensor, nn
 
-from attnscope.base.model_config import ModelConfig, RelativeBias, Rope
+from attnscope.base.model_config import Disentangled, ModelConfig, RelativeBias, Rope
 from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.families.spec import Chunk, Stacked
 from attnscope.model.inputs import AttentionInputs
@@ -64,6 +64,10 @@ def _forget_qk_norm(stack: Stack) -> None:
 
 def _forget_embedding_norm(stack: Stack) -> None:
     stack.embed.norm = nn.Identity()
+
+
+def _forget_distances_norm(stack: Stack) -> None:
+    stack.embed.distances_norm = nn.Identity()
 
 
 def _forget_sinks(stack: Stack) -> None:
@@ -138,6 +142,11 @@ BUGS = {
     "in sequence": Bug("falcon new decoder", _set(parallel=False)),
     "scaled": Bug("gpt_neo", _set(scale=None)),
     "local layers global": Bug("gpt_neo", _set(windows=())),
+    "distances forgotten": Bug("deberta_v2", stack=_zero("embed.distances.weight", "distances_norm.bias")),
+    "distances not normed": Bug("deberta_v2", stack=_forget_distances_norm),
+    "one part forgotten": Bug("deberta_v2", _set(disentangled=Disentangled(8, 48, False, True, True, True))),
+    "distances not in buckets": Bug("deberta_v2", _set(disentangled=Disentangled(8, shared=True, norm=True))),
+    "scale of one part": Bug("deberta_v2", _set(scale=None)),
     "down not transposed": Bug(_BOUNDED, stack=_transpose_down),
 }
 

@@ -11,6 +11,7 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families import config_reader
 from attnscope.checkpoints.families.bert import BERT
 from attnscope.checkpoints.families.bloom import BLOOM
+from attnscope.checkpoints.families.deberta_v2 import DEBERTA_V2
 from attnscope.checkpoints.families.distilbert import DISTILBERT
 from attnscope.checkpoints.families.falcon import FALCON
 from attnscope.checkpoints.families.gemma2 import GEMMA2
@@ -42,7 +43,7 @@ __all__ = ["ALL", "FAMILIES", "NATIVE_LAYOUT", "check_counts", "family_for", "op
 
 ALL: tuple[Family, ...] = (
     *(BERT, ROBERTA, DISTILBERT, GPT2, GPT_NEOX, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, OLMO2),
-    *(SMOLLM3, GPT_OSS, MPNET, BLOOM, MPT, FALCON, GPT_NEO),
+    *(SMOLLM3, GPT_OSS, MPNET, BLOOM, MPT, FALCON, GPT_NEO, DEBERTA_V2),
 )
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
 

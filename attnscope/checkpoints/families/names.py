@@ -144,7 +144,7 @@ def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple
         check("blocks.0.mlp.router.weight", says, lambda shape: shape == (experts, width))
 
 
-_ATTENTION = ("q", "k", "v", "out", "q_norm", "k_norm")
+_ATTENTION = ("q", "k", "v", "out", "q_norm", "k_norm", "distance_q", "distance_k")
 _MLP = ("up", "gate", "down")
 _BLOCK = (
     *("attention", *(f"attention.{name}" for name in _ATTENTION)),
@@ -157,6 +157,8 @@ _NAMES = (
     "embed.segments",
     "embed.norm",
     "embed.relative_bias",
+    "embed.distances",
+    "embed.distances_norm",
     *(f"blocks.{{l}}.{n}" for n in _BLOCK),
 )
 

@@ -126,7 +126,7 @@ def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | Non
 
 
 def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    tensors = dict(read_tensors(folder, folder.tensors))
+    tensors = {name.removeprefix(kind.prefix): tensor for name, tensor in read_tensors(folder, folder.tensors)}
     try:
         with quiet():
             model, info = kind.model.from_pretrained(

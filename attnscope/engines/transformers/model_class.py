@@ -26,6 +26,7 @@ class ModelClass:
 
     model: Any
     config: Any
+    prefix: str = ""  # of the names of its tensors in the folder, which holds more than this model
 
 
 def find_model_class(folder: Folder) -> ModelClass:
@@ -40,6 +41,8 @@ def find_model_class(folder: Folder) -> ModelClass:
     try:
         kind = hf.MODEL_MAPPING[type(config)]
         kind = kind[0] if isinstance(kind, list | tuple) else kind
+        if (tower := _text_tower(kind, config)) is not None:
+            return tower
         takes = kind.main_input_name  # what stands for a class that needs another package raises here
     except (ImportError, ValueError) as e:
         reason = " ".join(str(e).split())[:200] or type(e).__name__
@@ -48,6 +51,24 @@ def find_model_class(folder: Folder) -> ModelClass:
         message = f"'{config.model_type}' takes {takes}, not text"
         raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")
     return ModelClass(kind, config)
+
+
+def _text_tower(kind: Any, config: Any) -> ModelClass | None:
+    """Return the text model of one that compares texts with images (CLIP, SigLIP); None for other models."""
+    text = getattr(config, "text_config", None)
+    if text is None or not hasattr(kind, "get_text_features"):
+        return None
+    module = vars(sys.modules[kind.__module__])
+    towers = [tower for name, tower in module.items() if name.endswith("TextModel")]
+    towers = [tower for tower in towers if getattr(tower, "config_class", None) is type(text)]
+    if len(towers) != 1:
+        return None
+    import torch
+
+    with torch.device("meta"):
+        whole = kind(config)
+    names = [name for name, part in whole.named_modules() if type(part) is towers[0]]
+    return ModelClass(towers[0], text, "".join(f"{name}." for name in names[:1]))
 
 
 def check_own_code(folder: Folder, kind: ModelClass, *, trusted: bool) -> tuple[str, ...]:

@@ -48,8 +48,8 @@ def head_kind(model: Any) -> PredictionKind:
     """Return the target of a model that `is_predicting`: the next token for a decoder, else masked tokens."""
     import transformers
 
-    table: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
-    causal = type(model.config) in table and type(model) is table[type(model.config)]
+    tables: list[Any] = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING, _multimodal()]
+    causal = any(type(model.config) in table and type(model) is table[type(model.config)] for table in tables)
     return "next" if causal or getattr(model.config, "is_decoder", False) else "masked"
 
 
@@ -63,9 +63,18 @@ def _predicting(config: Any) -> list[Any]:
         transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
         transformers.MODEL_FOR_MASKED_LM_MAPPING,
         transformers.MODEL_FOR_PRETRAINING_MAPPING,
+        _multimodal(),
     ]
     classes = [table[type(config)] for table in tables if type(config) in table]
     return [kind for kind in classes if getattr(kind, "base_model_prefix", "")]
+
+
+def _multimodal() -> Any:
+    """Return the classes by config that go on with a text, which may hold images or sounds."""
+    import transformers
+
+    older = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return getattr(transformers, "MODEL_FOR_MULTIMODAL_LM_MAPPING", older)
 
 
 class _Given:

@@ -114,6 +114,8 @@ def _row(captured: Captured, softmax: Softmax, keys: list[int], scale: float, so
         "times_scale": times_scale,
         "capped": capped,
         "bias": captured.get("bias"),
+        "content_position": captured.get("content_position"),
+        "position_content": captured.get("position_content"),
         "exponentials": nothing if softmax is None else softmax[0],
         "weights": nothing if softmax is None else captured["weights"],
     } | {stage: captured[stage] for stage in ("scores", "scaled", "masked")}

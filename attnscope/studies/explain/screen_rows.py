@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attnscope.findings.arrays import Floats
 from attnscope.findings.explain import ExplainedCell, Explanation, Part
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import NOT_ALLOWED, ZERO, column_texts, digits_for, number_text, written
@@ -106,8 +107,10 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
     steps = [f"{said(cell.score)} × {e.scale:.4g} = {said(row.times_scale[at])}"]
     if row.capped is not None:
         steps.append(f"soft-capped {said(row.capped[at])}")
-    if row.bias is not None:
-        steps.append(f"+ bias {said(row.bias[at])} = {said(row.scaled[at])}")
+    parts = _bias_parts(e)
+    if parts:
+        added = "".join(f" + {name} {said(values[at])}" for name, values in parts.items())
+        steps.append(f"{added.strip()} = {said(row.scaled[at])}")
     if not cell.allowed:
         steps.append("not allowed, so its weight is exactly 0")
     else:
@@ -118,12 +121,22 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
     return Text([first, *map(ours, steps[1:])], "; ", indent=1)
 
 
+def _bias_parts(e: Explanation) -> dict[str, Floats]:
+    """Return what is added to scaled scores, by its name; of a disentangled bias, its parts."""
+    if e.row.bias is None:
+        return {}
+    disentangled = {"q·position": e.row.content_position, "position·k": e.row.position_content}
+    parts = {name: values for name, values in disentangled.items() if values is not None}
+    return parts or {"bias": e.row.bias}
+
+
 def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the steps from scores to the input of softmax."""
     row, precision = e.row, settings.precision
     steps = {"q·k": row.scores, f"× {e.scale:.4g}": row.times_scale}
     steps |= {f"cap {e.softcap:g}": row.capped} if row.capped is not None else {}
-    steps |= {"bias": row.bias, "scaled": row.scaled} if row.bias is not None else {}
+    if parts := _bias_parts(e):
+        steps |= {**parts, "scaled": row.scaled}
     columns = [Column(heading, column_texts(values.tolist(), precision)) for heading, values in steps.items()]
     columns.append(Column("masked", column_texts(_allowed(e), precision, none=NOT_ALLOWED)))
     yield Table("key", columns, axis)

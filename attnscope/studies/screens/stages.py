@@ -11,7 +11,7 @@ from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Spans, ours
 
-BIAS_NAMES = {"alibi": "ALiBi"}  # of position biases, as their papers write them
+BIAS_NAMES = {"alibi": "ALiBi", "relative": "relative position"}  # of position biases, as their papers write them
 
 
 def stage_matrices(
