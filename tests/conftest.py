@@ -6,6 +6,7 @@ import gc
 import importlib.util
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from tests.exhaustive import read_list
 from tests.helpers.draws import drawn
 
 if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
@@ -51,6 +53,24 @@ _HAS_GPU = any(Path(name).exists() for name in ("/dev/nvidiactl", "/dev/dxg", "/
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than CPUs: tests of terminals, browsers and other processes wait for an eighth of their time."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave exhaustive tests out of a run of the whole suite; a run of named files or folders has all of theirs."""
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr:
+        config.option.markexpr = "not exhaustive"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of `exhaustive.txt`, and their cases after the first ones."""
+    listed = read_list()
+    cases = Counter[str]()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        cases[test] += 1
+        if test in listed and cases[test] > listed[test]:
+            item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,10 +27,10 @@ BENCHMARKS = ROOT / "benchmarks"
 RunHere = Callable[..., tuple[object, str, str]]
 
 
-def run(name: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(name: str, *arguments: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, BENCHMARKS / name, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout)
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_a_benchmark_ends_with_a_verdict(name: str, tmp_path: Path, monkeypatch:
     if name == "stages.py":
         write_gpt2(tmp_path / "gpt2", layers=1, width=12, heads=2, positions=64)
         arguments = [*arguments, str(tmp_path / "gpt2"), write_text(tmp_path / "text.txt", 40), tmp_path / "out.npz"]
-    done = run(name, *map(str, arguments))
+    done = run(name, *map(str, arguments), timeout=900)
     assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
     assert any(character.isdigit() for character in done.stdout), done.stdout
 

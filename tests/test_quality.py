@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.exhaustive import read_list
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnscope"
 
@@ -169,3 +171,10 @@ def test_only_the_command_line_prints_and_exits():
         if path not in PRINT_OR_EXIT:
             called = {ast.unparse(n.func) for n in ast.walk(parsed(path)) if isinstance(n, ast.Call)}
             assert not called & {"print", "exit", "sys.exit", "os._exit", "quit"}, path
+
+
+def test_listed_exhaustive_tests_exist():
+    for test, count in read_list().items():
+        path, _, name = test.partition("::")
+        functions = {node.name for node in ast.walk(parsed(ROOT / path)) if isinstance(node, ast.FunctionDef)}
+        assert name in functions and count in (0, 1), f"{test} is gone: remove it from tests/exhaustive.txt"

@@ -1,0 +1,62 @@
+"""Which tests are exhaustive: `python -m tests.exhaustive DURATIONS` writes `exhaustive.txt`, which conftest reads.
+
+DURATIONS is what `python -m pytest -m '' --durations=0 --durations-min=0.02` printed. A line of `exhaustive.txt` is a
+test function; a number after it says how many of its cases, in order, are still run by those who wait. Times are shares
+of the whole, since machines differ: a test is left out if it takes more than `TEST_SHARE`, cases beyond the first if
+they take more than `CASES_SHARE` together. Every file keeps its quickest test.
+"""
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+LIST = Path(__file__).with_suffix(".txt")
+TEST_SHARE = 1 / 1000
+CASES_SHARE = 1 / 2000
+DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(\S+?\.py::\w+)(\[.*)?$")
+
+
+def read_list(path: Path = LIST) -> dict[str, int]:
+    """Return how many cases of each listed test are not exhaustive, by `file::function`."""
+    listed = {}
+    for line in path.read_text().splitlines():
+        if line and not line.startswith("#"):
+            test, _, count = line.partition(" ")
+            listed[test] = int(count or 0)
+    return listed
+
+
+def exhaustive_tests(printed: str) -> dict[str, int]:
+    """Choose from durations: tests, and how many of their cases stay."""
+    seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for line in printed.splitlines():
+        if match := DURATION.search(line.strip()):
+            seconds[match[2]][match[3] or ""] += float(match[1])
+    whole = sum(sum(cases.values()) for cases in seconds.values())
+    by_file: dict[str, list[str]] = defaultdict(list)
+    for test in seconds:
+        by_file[test.partition("::")[0]].append(test)
+    chosen = {}
+    for tests in by_file.values():
+        quickest = min(tests, key=lambda test: min(seconds[test].values()))
+        for test in tests:
+            cases = seconds[test]
+            a_case = sum(cases.values()) / len(cases)
+            if a_case > TEST_SHARE * whole and test != quickest:
+                chosen[test] = 0
+            elif len(cases) > 1 and sum(cases.values()) - a_case > CASES_SHARE * whole:
+                chosen[test] = 1
+    return chosen
+
+
+def main() -> None:
+    """Write the list."""
+    chosen = exhaustive_tests(Path(sys.argv[1]).read_text())
+    lines = [f"{test} {count}" if count else test for test, count in sorted(chosen.items())]
+    LIST.write_text("\n".join(["# Written by python -m tests.exhaustive; see there.", *lines]) + "\n")
+    print(f"{len(lines)} tests")
+
+
+if __name__ == "__main__":
+    main()
