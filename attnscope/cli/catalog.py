@@ -30,7 +30,7 @@ VARIABLES = {
     "NO_COLOR": "if set, no colour is written",
     "COLUMNS": "width of tables",
 }
-_PYTHON = {**{name: name for name in STUDIES}, "run": "inspect"}  # Python function of a command
+_PYTHON = {**{name: name for name in STUDIES if name != "learn"}, "run": "inspect"}  # Python function of a command
 _SKILL = """\
 ---
 name: attnscope

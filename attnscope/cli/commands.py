@@ -12,6 +12,7 @@ from attnscope.studies.registry import STUDIES, study
 _MODULES = {
     "run": "run",
     "compare": "compare",
+    "learn": "learn",
     "explore": "explore",
     "batch": "batch",
     "merge": "merge",

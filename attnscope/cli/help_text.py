@@ -22,12 +22,11 @@ _FIRST_COLUMN = 26  # columns of names, which longer ones exceed on a line of th
 _PROGRAM = "See what attention does inside a transformer: scores, masked scores, weights and top contributors."
 _TRY = """\
 attnscope run "The bank by the river"
-attnscope run "The bank by the river" --head all --format heat
 attnscope compare "The bank by the river"
 attnscope explain "The bank by the river" --query bank
+attnscope learn scores
 attnscope heads
-attnscope ablate "The bank by the river" --each head
-attnscope batch texts.txt -o dump.jsonl"""
+attnscope ablate "The bank by the river" --each head"""
 _FLAGS = (
     ("-h", "Show the options that most runs use."),
     ("--help", "Show this help, with every option."),

@@ -24,6 +24,7 @@ CHECKED_TEXTS = (  # default texts of `check`: words, numbers and code, other sc
     "Straße, река, 河岸",
     "no no no no no no no no",
 )
+LESSON_NAMES = ("scores", "scale", "mask", "softmax", "output", "heads", "directions", "sinks")
 STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in findings.run.STAGES, without NumPy
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)

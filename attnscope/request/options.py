@@ -16,7 +16,18 @@ from typing import Any, Literal
 from attnscope.base.errors import OptionName, arg
 from attnscope.findings.record_parts import EXACT_PARTS, PARTS, RECORD_PARTS
 from attnscope.request import arguments
-from attnscope.request.arguments import STAGES, By, Dtype, Each, EngineWord, PartWord, RankBy, Replacement, WhatIf
+from attnscope.request.arguments import (
+    LESSON_NAMES,
+    STAGES,
+    By,
+    Dtype,
+    Each,
+    EngineWord,
+    PartWord,
+    RankBy,
+    Replacement,
+    WhatIf,
+)
 from attnscope.request.masks.expression import MASK_FILES, parse_mask
 from attnscope.request.masks.terms import TERMS, Own
 from attnscope.request.selection import POOL, PRINTED, parse_cut, parse_indices_or_label, parse_positions
@@ -426,6 +437,27 @@ EXPLORE = (
     replace(QUIET, help="On leaving, do not print the command that shows the same place."),
     *THE_MACHINE,
 )
+LEARN = (
+    Option("lesson", OTHER, f"Lesson: {', '.join(LESSON_NAMES)}; without it, they are listed.", metavar="LESSON",
+        argument=True, complete=LESSON_NAMES, brief=f"{', '.join(LESSON_NAMES[:4])} …"),
+    replace(TEXTS[0], group=OTHER, help="Your own sentence; default: The bank by the river. - reads standard input.",
+        brief="Your own sentence; default: the sample's."),
+    replace(LAYER, help="Layer of the head, counted from 0; -1 is the last.", metavar="LAYER", complete=("auto",),
+        brief="Layer of the head."),
+    replace(HEAD, help=f"Head, in the same form. {_AUTO_HEAD}", metavar="HEAD", complete=("auto",),
+        brief="Head; auto picks one that depends on content."),
+    replace(QUERY, help="Token whose row the lesson is about: a position such as 3, or a word; default: the last word.",
+        metavar="TOKEN", brief="Token whose row it is about."),
+    MASK,
+    Option("temperature", COMPUTE, "Divide the scaled scores by this number before the softmax; default: 1.",
+        arguments.real(arg("temperature"), "a number above 0", positive=True), "T",
+        brief="Divide the scores, to see a sharper softmax."),
+    Option("plain", SHOW, "Print the whole lesson, with the answers at its end, also in a terminal.",
+        brief="Print the whole lesson, with answers at its end."),
+    *_shown("Decimal places; json is exact.", "2"),
+    *(option for option in COMPLETE_MODEL),
+    *THE_MACHINE,
+)
 CHECK = (
     replace(TEXTS[0], group=OTHER,
         help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds.",
@@ -608,6 +640,7 @@ COMMANDS: Mapping[str, tuple[Option, ...]] = {
     "verify": VERIFY,
     "convert": CONVERT,
     "import": IMPORT,
+    "learn": LEARN,
     "check": CHECK,
     "doctor": DOCTOR,
     "info": INFO,

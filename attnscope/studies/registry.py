@@ -8,7 +8,7 @@ from typing import Any
 from attnscope.request.options import COMMANDS, Option
 from attnscope.studies.study import Call, FindingsKind, Sides, Study
 
-STUDIES = "run", "compare", "explain", "heads", "ablate", "check", "doctor"  # folders
+STUDIES = "run", "compare", "explain", "heads", "ablate", "learn", "check", "doctor"  # folders
 
 
 @cache

@@ -22,6 +22,7 @@ from attnscope.findings.doctor import DoctorReport
 from attnscope.findings.explain import Explanation
 from attnscope.findings.head_changes import HeadComparison
 from attnscope.findings.head_findings import HeadRoles, HeadScores, NeedleSurvey
+from attnscope.findings.lesson import Lesson
 from attnscope.findings.run import Report
 
 SCHEMA_FILE = Path(__file__).parents[2] / "docs" / "schema.json"
@@ -38,6 +39,7 @@ KINDS = {
     "needle": NeedleSurvey,
     "ablation": Ablation,
     "effects": EffectSurvey,
+    "lesson": Lesson,
     **{line.__name__.lower(): line for line in LINES},
 }
 

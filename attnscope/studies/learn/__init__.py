@@ -1,0 +1,1 @@
+"""Lessons on attention, with the numbers of a reader's own sentence."""

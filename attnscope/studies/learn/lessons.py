@@ -1,0 +1,417 @@
+"""The eight lessons: each is a title and a function that makes its steps of the numbers of a row.
+
+A step is a sentence, a formula with the numbers put in, a question to predict, and the answer as the numbers have it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnscope.findings.lesson import Lesson, LessonRow, LessonStep
+from attnscope.request.run_config import TextInput
+from attnscope.studies.learn.material import BIDIRECTIONAL, CAUSAL, Material, Numbers, entropy, softmax
+from attnscope.views.numbers import number_text
+
+_CHOICES = 5  # tokens to choose from
+_HEADS = 6  # heads whose numbers stand on one line
+_TERMS = 3  # products of a dot product that a formula writes out
+_ROUNDING = 1e-4  # difference of weights that the order of sums explains
+_PADDING_TEXT = "A text that is several words longer than the other one is"
+
+
+def _say(value: float, digits: int = 2) -> str:
+    return number_text(float(value), digits)
+
+
+def _strongest(values: Numbers, count: int = _CHOICES) -> list[int]:
+    """Return the positions of the largest values, in the order of the text."""
+    return sorted(np.argsort(-values, kind="stable")[:count].tolist())
+
+
+def _pick(labels: Sequence[str], values: Numbers) -> tuple[list[str], int]:
+    """Return labels to choose from, and which of them has the largest value."""
+    places = _strongest(values)
+    return [labels[place] for place in places], places.index(int(values.argmax()))
+
+
+def _amounts(right: float, *wrong: float, digits: int = 2) -> tuple[list[str], int]:
+    """Return different numbers to choose from, in ascending order, and which of them is right."""
+    amounts = {_say(value, digits): value for value in (*wrong, right)}
+    ordered = sorted(amounts, key=lambda text: amounts[text])
+    return ordered, ordered.index(_say(right, digits))
+
+
+def _table(labels: Sequence[str], *columns: Numbers) -> list[LessonRow]:
+    return [
+        LessonRow(label, [float(column[row]) if np.isfinite(column[row]) else None for column in columns])
+        for row, label in enumerate(labels)
+    ]
+
+
+def _listed(names: Sequence[str], values: Numbers) -> str:
+    """Write the numbers of the first heads on one line."""
+    written = [f"{name} {_say(value)}" for name, value in zip(names, values[:_HEADS], strict=False)]
+    return ", ".join([*written, "…"] if len(names) > _HEADS else written)
+
+
+def _scores(m: Material) -> list[LessonStep]:
+    allowed = np.where(m.allowed, m.scores, -np.inf)
+    best = int(allowed.argmax())
+    key = m.explanation.key_vectors[best].astype(np.float64)
+    products = m.query_vector * key
+    order = np.argsort(-np.abs(products), kind="stable")[:_TERMS]
+    terms = " + ".join(f"({_say(m.query_vector[d])} × {_say(key[d])})" for d in order)
+    label, here = m.labels[best], m.row_label
+    choices, answer = _pick(m.labels, allowed)
+    lengths = float(np.linalg.norm(m.query_vector)), float(np.linalg.norm(key))
+    cosine = m.scores[best] / (lengths[0] * lengths[1])
+    share = float(products[order].sum() / products.sum())
+    doubled = int(np.where(m.allowed, 2 * m.scores, -np.inf).argmax()) == best
+    return [
+        LessonStep(
+            "A score is the dot product of the query of one token with the key of another: how well they match.",
+            f"q({here}) · k({label}) = {terms} + … {m.width - _TERMS} more = {_say(m.scores[best])}",
+            f"Which token has the largest score for {here}?",
+            choices,
+            answer,
+            f"{label}, with {_say(m.scores[best])}.",
+            ["q·k"],
+            _table(m.labels, m.scores),
+        ),
+        LessonStep(
+            "The same number is length × length × cosine: long vectors that point the same way score high.",
+            f"‖q‖ × ‖k‖ × cos = {_say(lengths[0])} × {_say(lengths[1])} × {_say(cosine)} = {_say(m.scores[best])}",
+            "If the query were twice as long, would another token have the largest score?",
+            ["yes", "no"],
+            int(doubled),
+            "No: every score of the row doubles, and their order stays." if doubled else "Yes.",
+        ),
+        LessonStep(
+            f"Each of the {m.width} dimensions adds its product, and products can cancel.",
+            f"the {_TERMS} largest products sum to {_say(products[order].sum())} of {_say(products.sum())}",
+            f"What share of the score do these {_TERMS} dimensions give?",
+            *_amounts(share, share / 2, share + 1.0),
+            f"{_say(share)} of it; the other {m.width - _TERMS} give the rest.",
+        ),
+    ]
+
+
+def _scale(m: Material) -> list[LessonStep]:
+    scale, root = m.explanation.scale, float(np.sqrt(m.width))
+    divides = bool(np.isclose(scale * root, 1.0))
+    how = f"÷ √{m.width}" if divides else f"× {_say(scale, 4)}"
+    by = f"÷ {_say(root)}" if divides else how
+    best = int(np.where(m.allowed, m.scores, -np.inf).argmax())
+    scores, scaled = m.scores[m.allowed], m.times_scale[m.allowed]
+    with_scale, without = m.weights[m.allowed], softmax(scores)
+    spread = float(scores.std()), float(scaled.std())
+    return [
+        LessonStep(
+            "A dot product of more dimensions is a sum of more terms, so scores spread out; they are scaled back.",
+            f"{_say(m.scores[best])} {how} = {_say(m.scores[best])} {by} = {_say(m.times_scale[best])}",
+            f"The scores of this row spread by {_say(spread[0])} (standard deviation). By how much after {how}?",
+            *_amounts(spread[1], spread[0], spread[0] / m.width, digits=3),
+            f"By {_say(spread[1], 3)}: the deviation is scaled as every score is.",
+            ["q·k", how],
+            _table(m.labels, m.scores, m.times_scale),
+        ),
+        LessonStep(
+            "Without the scale, the softmax would see large differences, and nearly all weight would go to one token.",
+            f"entropy of the row: {_say(entropy(with_scale))} bits with {how}, {_say(entropy(without))} without",
+            "How large would the largest weight be without the scale?",
+            *_amounts(float(without.max()), float(with_scale.max()), 1 / len(scores), digits=3),
+            f"{_say(without.max(), 3)} instead of {_say(with_scale.max(), 3)}; where a weight is 1, no gradient flows.",
+            ["with", "without"],
+            _table([label for label, there in zip(m.labels, m.allowed, strict=True) if there], with_scale, without),
+        ),
+    ]
+
+
+def _mask(m: Material) -> list[LessonStep]:
+    n = len(m.labels)
+    unmasked = softmax(m.scaled)
+    causal = np.asarray(m.explanation.keys) <= m.query
+    hidden_first = causal.all()  # the last token sees every key: hide the strongest one instead
+    shown = causal if not hidden_first else np.arange(n) != int(unmasked.argmax())
+    name = f"the key {m.labels[int(unmasked.argmax())]} hidden" if hidden_first else "a causal mask"
+    before = softmax(np.where(shown, m.scaled, -np.inf))
+    left = float(unmasked[shown].sum())
+    again = unmasked * shown / left
+    equal = bool(np.allclose(again, before, atol=1e-6))
+    first = int((~shown).argmax())
+    return [
+        LessonStep(
+            "A mask forbids keys: their scores become −∞ before the softmax, and exp(−∞) is 0.",
+            f"with {name}: {m.labels[first]} has {_say(m.scaled[first])} → −∞, and exp(−∞) = 0",
+            "How many keys may this token still read?",
+            *_amounts(float(shown.sum()), float(n), float(max(1, n - int(shown.sum()))), 0.0, digits=0),
+            f"{int(shown.sum())} of {n}.",
+            ["scaled", "masked"],
+            _table(m.labels, m.scaled, np.where(shown, m.scaled, -np.inf)),
+        ),
+        LessonStep(
+            "Why before the softmax? If weights were set to 0 after it, the row would no longer sum to 1.",
+            f"weights of the {int(shown.sum())} allowed keys without a mask: {_say(left, 3)}",
+            "A mask after the softmax would make this row sum to",
+            *_amounts(left, 1.0, (1 + left) / 2 if left < 0.5 else left / 2, digits=3),
+            f"{_say(left, 3)}: the weight of the hidden keys is lost instead of shared out.",
+            ["no mask", "mask after", "mask before"],
+            _table(m.labels, unmasked, unmasked * shown, before),
+        ),
+        LessonStep(
+            "Dividing the rest by its sum gives what the mask before the softmax gives.",
+            f"{_say(unmasked[shown].max(), 3)} / {_say(left, 3)} = {_say(again[shown].max(), 3)}",
+            "Is the mask before the softmax the same as the mask after it, divided by the new sum?",
+            ["yes, up to rounding", "no"],
+            int(not equal),
+            f"{'Yes: both give' if equal else 'No: before gives'} {_say(before.max(), 3)}. Before is one step, and "
+            "also works if all that is left is tiny.",
+        ),
+    ]
+
+
+def _softmax(m: Material) -> list[LessonStep]:
+    masked = np.where(m.allowed, m.scaled, -np.inf)
+    maximum, best = float(masked.max()), int(masked.argmax())
+    powers = np.exp(masked - maximum)
+    total = float(powers.sum())
+    sharper = softmax(masked / 0.5)
+    unchanged = bool(np.allclose(softmax(masked - 1.0), softmax(masked)))
+    choices, answer = _pick(m.labels, m.weights)
+    return [
+        LessonStep(
+            "The softmax takes the exponential of every score; the largest is subtracted first, so nothing overflows.",
+            f"exp({_say(maximum)} − {_say(maximum)}) = 1 for {m.labels[best]}; the row's sum is {_say(total, 4)}",
+            "Does subtracting the largest score change the weights?",
+            ["yes", "no"],
+            int(unchanged),
+            "No: every exponential and their sum shrink by the same factor." if unchanged else "Yes.",
+            ["masked", "exp"],
+            _table(m.labels, masked, powers),
+        ),
+        LessonStep(
+            "Each exponential is divided by their sum, so that the row sums to 1.",
+            f"1 / {_say(total, 4)} = {_say(1 / total, 4)}",
+            "Which token gets the most weight?",
+            choices,
+            answer,
+            f"{m.labels[int(m.weights.argmax())]}, with {_say(m.weights.max(), 3)}.",
+            ["weight"],
+            _table(m.labels, m.weights),
+        ),
+        LessonStep(
+            "A temperature below 1 makes the differences larger, and the row sharper.",
+            f"softmax(masked / 0.5): {_say(m.weights.max(), 3)} → {_say(sharper.max(), 3)}",
+            f"The entropy of this row is {_say(entropy(m.weights))} bits. At half the temperature it is",
+            *_amounts(entropy(sharper), entropy(m.weights) * 2 + 0.1, entropy(m.weights) + 0.05),
+            f"{_say(entropy(sharper))} bits: less spread.",
+        ),
+    ]
+
+
+def _output(m: Material) -> list[LessonStep]:
+    e = m.explanation
+    values = e.value_vectors.astype(np.float64)
+    norms = np.linalg.norm(values, axis=1)
+    contributions = m.weights * norms
+    blend = m.weights @ values
+    order = np.argsort(-m.weights, kind="stable")[:_TERMS]
+    terms = " + ".join(f"({_say(m.weights[k], 3)} × {_say(values[k, 0])})" for k in order)
+    choices, answer = _pick(m.labels, contributions)
+    steps = [
+        LessonStep(
+            "The output is the sum of all value vectors, each times its weight.",
+            f"dimension 0: {terms} + … = {_say(blend[0], 3)}",
+            "Which token contributes most: the largest weight × length of its value?",
+            choices,
+            answer,
+            f"{m.labels[int(contributions.argmax())]}: {_say(m.weights[int(contributions.argmax())], 3)} × "
+            f"{_say(norms[int(contributions.argmax())])} = {_say(contributions.max())}.",
+            ["weight", "‖v‖", "weight × ‖v‖"],
+            _table(m.labels, m.weights, norms, contributions),
+        ),
+        LessonStep(
+            "Values can cancel, so the output is never longer than its parts together.",
+            f"‖output‖ = {_say(np.linalg.norm(blend))}; the parts' lengths sum to {_say(contributions.sum())}",
+            "How long would the output be if all values pointed the same way?",
+            *_amounts(float(contributions.sum()), float(np.linalg.norm(blend)), float(norms.sum())),
+            f"{_say(contributions.sum())}, the sum of the lengths.",
+        ),
+    ]
+    if e.projected is not None and e.inputs and m.temperature == 1.0:
+        stream = [vector for vector in e.inputs if vector.name in ("residual", "sum", "embedding", "token")][-1]
+        steps.append(
+            LessonStep(
+                "W_O maps the head's output back to the width of the model, where it is added to the residual stream.",
+                f"‖W_O × output‖ = {_say(e.projected.norm)}; the residual stream before it has {_say(stream.norm)}",
+                "How long is what this head adds, compared with what was there?",
+                *_amounts(e.projected.norm / stream.norm, 1.0, stream.norm / e.projected.norm),
+                f"{_say(e.projected.norm / stream.norm)} of its length: each head corrects the stream a little.",
+            )
+        )
+    return steps
+
+
+def _heads(m: Material) -> list[LessonStep]:
+    rows = m.layer_weights[:, m.query]  # (H, K)
+    names = [f"L{m.layer}H{head}" for head in range(len(rows))]
+    best = int(rows[m.head].argmax())
+    label = m.labels[best]
+    spreads = np.array([entropy(row) for row in rows])
+    choices, answer = _pick(names, rows[:, best])
+    wide, which = _pick(names, spreads)
+    mean = rows.mean(0)
+    return [
+        LessonStep(
+            "Every head has its own W_q, W_k and W_v, so the same token reads different tokens in each.",
+            f"weight on {label}: {_listed(names, rows[:, best])}",
+            f"Which head of layer {m.layer} reads {label} most?",
+            choices,
+            answer,
+            f"{names[int(rows[:, best].argmax())]}, with {_say(rows[:, best].max(), 3)}.",
+            [f"on {label}", "entropy"],
+            _table(names, rows[:, best], spreads),
+        ),
+        LessonStep(
+            "Some heads pick one token, others spread over many: the entropy says how many bits of choice are left.",
+            f"uniform over {rows.shape[1]} keys would be {_say(np.log2(rows.shape[1]))} bits",
+            "Which head spreads most?",
+            wide,
+            which,
+            f"{names[int(spreads.argmax())]}, with {_say(spreads.max())} bits.",
+        ),
+        LessonStep(
+            "The mean over heads hides them: it is flatter than the heads it is made of.",
+            f"largest weight of the mean row: {_say(mean.max(), 3)}",
+            "The largest weight of a single head in this row is",
+            *_amounts(float(rows.max()), float(mean.max()), 1 / len(rows), digits=3),
+            f"{_say(rows.max(), 3)}, in {names[int(rows.max(1).argmax())]}.",
+        ),
+    ]
+
+
+def _directions(m: Material) -> list[LessonStep]:
+    both, past = m.weights_under(BIDIRECTIONAL), m.weights_under(CAUSAL)
+    n = both.shape[1]
+    later = np.triu(np.ones((n, n), dtype=bool), 1)
+    ahead = float((both[m.head] * later).sum(1).mean())
+    moved = np.abs(both[m.head] - past[m.head]).sum(1) / 2
+    first, second = 0, min(1, n - 1)
+    names = [f"{query} {label.partition(' ')[2]}" for query, label in enumerate(m.labels)]
+    choices, answer = _pick(names, moved)
+    return [
+        LessonStep(
+            "A bidirectional model reads in both directions; a causal one only what comes before, since it predicts the"
+            " next token.",
+            f"L{m.layer}H{m.head}, bidirectional: on average {_say(ahead, 3)} of a row is on later tokens",
+            "And under a causal mask?",
+            *_amounts(float((past[m.head] * later).sum(1).mean()), ahead, 1 - ahead, digits=3),
+            f"{_say((past[m.head] * later).sum())}: later tokens are forbidden.",
+        ),
+        LessonStep(
+            "Under a causal mask, early tokens have few keys to choose from.",
+            f"row {names[second]}: {second + 1} keys; row {names[n - 1]}: {n} keys",
+            f"How much weight does the first token, {names[first]}, give to itself?",
+            *_amounts(float(past[m.head, first, first]), float(both[m.head, first, first]), 1 / n, digits=3),
+            f"{_say(past[m.head, first, first], 3)}: it sees nothing else. Bidirectional: "
+            f"{_say(both[m.head, first, first], 3)}.",
+        ),
+        LessonStep(
+            "Changing the mask moves weight, and in later layers also changes what is read.",
+            "moved share of a row: ½ Σ |difference|",
+            "In which row does most weight move?",
+            choices,
+            answer,
+            f"{names[int(moved.argmax())]}: {_say(moved.max(), 3)} of its weight.",
+            ["moved"],
+            _table(names, moved),
+        ),
+    ]
+
+
+def _sinks(m: Material) -> list[LessonStep]:
+    weights = m.layer_weights
+    first = weights[:, 1:, 0].mean(1) if weights.shape[1] > 1 else weights[:, :, 0].mean(1)
+    names = [f"L{m.layer}H{head}" for head in range(len(first))]
+    choices, answer = _pick(names, first)
+    longer = TextInput(f"{m.run.texts[0].text} {_PADDING_TEXT}")
+    padded = m.report(None, (m.run.texts[0], longer), show_padding=True).texts
+    n, padding = len(m.explanation.tokens), padded[0].padding
+    batched = padded[0].heads[m.head].stages["weights"][:n]  # (n, n + padding)
+    difference = float(np.abs(m.text_report().heads[m.head].stages["weights"] - batched[:, :n]).max())
+    on_padding = float(batched[:, n:].sum())
+    return [
+        LessonStep(
+            "A softmax cannot give nothing: a head without a target puts its weight somewhere, often on the first"
+            " token, a sink.",
+            f"weight of other tokens on the first: {_listed(names, first)}",
+            f"Which head of layer {m.layer} gives the first token most?",
+            choices,
+            answer,
+            f"{names[int(first.argmax())]}, with {_say(first.max(), 3)}. An even share would be "
+            f"{_say(1 / weights.shape[2], 3)}.",
+            ["on the first"],
+            _table(names, first),
+        ),
+        LessonStep(
+            "Texts of a batch are padded to one length, and the mask forbids the padding.",
+            f"beside a text of {n + padding} tokens, this one gets {padding} padding tokens",
+            "How much weight do they get?",
+            *_amounts(on_padding, padding / (padding + n), 1.0, digits=3),
+            f"{_say(on_padding)}: the rows sum to {_say(batched[:, :n].sum(1).min(), 3)} without them.",
+        ),
+        LessonStep(
+            "So padding must change nothing; if it does, the mask is wrong.",
+            f"largest difference of a weight, padded and alone: {difference:.0e}",
+            "Should a text give the same weights alone and in a batch?",
+            ["yes, up to rounding", "no"],
+            int(difference > _ROUNDING),
+            "Yes. attnscope check and doctor test this for a model and for a batch."
+            if difference <= _ROUNDING
+            else "It does not here: the mask, or the model, is wrong.",
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class LessonPlan:
+    """A lesson: its title, and the function that makes its steps."""
+
+    title: str
+    make: Callable[[Material], list[LessonStep]]
+    walkthrough: str  # heading of docs/walkthroughs.md that goes on
+
+
+LESSONS = {
+    "scores": LessonPlan("Scores: how well a query and a key match", _scores, "1. A head without scale"),
+    "scale": LessonPlan("Scale: why scores are divided by √d", _scale, "1. A head without scale"),
+    "mask": LessonPlan("Mask: why it comes before the softmax", _mask, "4. Four tokens under a causal mask"),
+    "softmax": LessonPlan("Softmax: from scores to weights", _softmax, "4. Four tokens under a causal mask"),
+    "output": LessonPlan("Output: what a head writes", _output, "3. Life is short, eat dessert first"),
+    "heads": LessonPlan("Heads: several questions at once", _heads, "3. Life is short, eat dessert first"),
+    "directions": LessonPlan("Causal and bidirectional", _directions, "5. A whole layer"),
+    "sinks": LessonPlan("Sinks and padding: weight without meaning", _sinks, "2. A padded batch"),
+}
+
+
+def make_lesson(name: str, material: Material) -> Lesson:
+    """Make a lesson of a row's numbers."""
+    e = material.explanation
+    plan = LESSONS[name]
+    return Lesson(
+        text=e.text,
+        pair=e.pair,
+        tokens=e.tokens,
+        context=e.context,
+        provenance=e.provenance,
+        mask=e.mask,
+        name=name,
+        title=plan.title,
+        layer=e.layer,
+        head=e.head,
+        query=e.query,
+        temperature=material.temperature,
+        steps=plan.make(material),
+        chosen=e.chosen,
+    )

@@ -1,0 +1,253 @@
+"""Lessons: every number is recomputed from the model's scores, and the keyboard walks through them."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.cli import main
+from attnscope.cli.learn import read_progress
+from attnscope.request.arguments import LESSON_NAMES
+from attnscope.studies.learn.lessons import LESSONS
+from tests.explore.pseudo_terminal import PseudoTerminal
+
+TEXT = "The bank by the river was eroded"
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+
+
+@pytest.fixture
+def lesson(capsys):
+    """A function that returns a lesson as JSON."""
+
+    def make(name, *words, text=TEXT):
+        assert main(["learn", name, text, "--json", "--quiet", *words]) == 0, capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    return make
+
+
+def softmax(row):
+    powers = np.exp(row - row.max())
+    return powers / powers.sum()
+
+
+def bits(weights):
+    weights = weights[weights > 0]
+    return float(-(weights * np.log2(weights)).sum())
+
+
+def stages(found, mask=None):
+    """The row of a lesson: its scores, scaled scores, masked scores and weights, in float64."""
+    report = attnscope.inspect(
+        TEXT, layer=found["layer"], head=found["head"], query=found["query"], mask=mask,
+        stages=["scores", "scaled", "masked", "weights"],
+    )  # fmt: skip
+    head = report[found["layer"], found["head"]]
+    return [np.asarray(getattr(head, stage), np.float64)[0] for stage in ("scores", "scaled", "masked", "weights")]
+
+
+def column(step, heading):
+    index = step["columns"].index(heading)
+    return np.array([np.nan if row["values"][index] is None else row["values"][index] for row in step["rows"]])
+
+
+def right(step):
+    return step["choices"][step["answer"]]
+
+
+def numbers(text):
+    return [float(number.replace("−", "-")) for number in re.findall(r"−?\d+\.?\d*(?:e-?\d+)?", text)]
+
+
+def test_there_are_eight_lessons_with_steps_to_predict(lesson):
+    assert tuple(LESSONS) == LESSON_NAMES and len(LESSONS) == 8
+    for name in LESSONS:
+        found = lesson(name)
+        assert 2 <= len(found["steps"]) <= 5
+        for step in found["steps"]:
+            assert 2 <= len(step["choices"]) <= 5
+            assert len(set(step["choices"])) == len(step["choices"])
+            assert 0 <= step["answer"] < len(step["choices"])
+            assert step["says"] and step["formula"] and step["reveal"]
+
+
+@pytest.mark.parametrize("query", ["1", "6"])
+def test_scores_are_dot_products(lesson, query):
+    found = lesson("scores", "--query", query)
+    scores, *_ = stages(found)
+    first, second, _ = found["steps"]
+    np.testing.assert_allclose(column(first, "q·k"), scores, rtol=1e-5)
+    assert right(first).split()[0] == str(scores.argmax())
+    assert numbers(first["formula"])[-1] == pytest.approx(scores.max(), abs=0.006)
+    length, width, cosine, product = numbers(second["formula"])
+    assert length * width * cosine == pytest.approx(product, rel=0.05)
+    assert right(second) == "no"
+
+
+def test_the_scale_narrows_the_scores_and_keeps_the_softmax_soft(lesson):
+    found = lesson("scale")
+    scores, scaled, _, weights = stages(found)
+    first, second = found["steps"]
+    width = attnscope.explain(TEXT, query=found["query"], layer=found["layer"], head=found["head"]).data
+    root = np.sqrt(width.key_vectors.shape[1])
+    np.testing.assert_allclose(scores / root, scaled, rtol=1e-5)
+    assert float(right(first)) == pytest.approx(scaled.std(), abs=0.0006)
+    with_scale, without = numbers(second["formula"])[0], numbers(second["formula"])[-1]
+    assert with_scale == pytest.approx(bits(weights), abs=0.006)
+    assert without == pytest.approx(bits(softmax(scores)), abs=0.006)
+    assert float(right(second)) == pytest.approx(softmax(scores).max(), abs=0.0006)
+
+
+def test_a_mask_after_the_softmax_loses_the_weight_of_the_hidden_keys(lesson):
+    found = lesson("mask", "--query", "3")
+    _, scaled, _, weights = stages(found)
+    allowed = np.arange(len(scaled)) <= 3
+    left = weights[allowed].sum()
+    first, second, third = found["steps"]
+    assert int(right(first)) == 4
+    assert float(right(second)) == pytest.approx(left, abs=0.0006)
+    np.testing.assert_allclose(column(second, "no mask"), weights, atol=1e-6)
+    np.testing.assert_allclose(column(second, "mask after"), weights * allowed, atol=1e-6)
+    expected = np.zeros(len(scaled))
+    expected[allowed] = softmax(scaled[allowed])
+    np.testing.assert_allclose(column(second, "mask before"), expected, atol=1e-6)
+    np.testing.assert_allclose(weights * allowed / left, expected, atol=1e-6)
+    assert right(third) == "yes, up to rounding"
+
+
+def test_the_softmax_and_its_temperature(lesson):
+    found = lesson("softmax", "--mask", "causal", "--query", "4")
+    _, _, masked, weights = stages(found, mask="causal")
+    first, second, third = found["steps"]
+    np.testing.assert_allclose(np.nan_to_num(column(first, "exp")), np.exp(masked - masked.max()), rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(column(second, "weight"), weights, atol=1e-6)
+    assert right(second).split()[0] == str(weights.argmax())
+    assert float(right(third)) == pytest.approx(bits(softmax(masked / 0.5)), abs=0.006)
+    sharper = lesson("softmax", "--mask", "causal", "--query", "4", "--temperature", "0.5")
+    np.testing.assert_allclose(column(sharper["steps"][1], "weight"), softmax(masked / 0.5), atol=1e-6)
+
+
+def test_the_output_is_the_sum_of_weighted_values(lesson):
+    found = lesson("output")
+    e = attnscope.explain(TEXT, query=found["query"], layer=found["layer"], head=found["head"]).data
+    values = np.asarray(e.value_vectors, np.float64)
+    weights = stages(found)[3]
+    first, second, third = found["steps"]
+    parts = weights * np.linalg.norm(values, axis=1)
+    np.testing.assert_allclose(column(first, "weight × ‖v‖"), parts, rtol=1e-4)
+    assert right(first).split()[0] == str(parts.argmax())
+    assert numbers(second["formula"]) == pytest.approx([np.linalg.norm(weights @ values), parts.sum()], abs=0.006)
+    assert float(right(third)) == pytest.approx(e.projected.norm / e.inputs[-1].norm, abs=0.006)
+
+
+def test_heads_are_those_of_the_layer(lesson):
+    found = lesson("heads")
+    report = attnscope.inspect(TEXT, layer=found["layer"], head="all")
+    rows = np.asarray(report.weights, np.float64)[0, :, found["query"]]
+    best = rows[found["head"]].argmax()
+    first, second, third = found["steps"]
+    layer = found["layer"]
+    assert right(first) == f"L{layer}H{rows[:, best].argmax()}"
+    np.testing.assert_allclose(column(first, "entropy"), [bits(row) for row in rows], atol=1e-5)
+    assert right(second) == f"L{layer}H{np.argmax([bits(row) for row in rows])}"
+    assert float(right(third)) == pytest.approx(rows.max(), abs=0.0006)
+
+
+def test_directions_compare_two_runs_of_the_whole_model(lesson):
+    found = lesson("directions")
+    both, past = (
+        np.asarray(attnscope.inspect(TEXT, layer=found["layer"], head=found["head"], mask=mask).weights[0, 0], float)
+        for mask in ("bidirectional", "causal")
+    )
+    ahead = np.triu(both, 1).sum(1).mean()
+    first, second, third = found["steps"]
+    assert numbers(first["formula"])[-1] == pytest.approx(ahead, abs=0.0006)
+    assert float(right(first)) == 0 and np.triu(past, 1).sum() == 0
+    assert float(right(second)) == 1
+    moved = np.abs(both - past).sum(1) / 2
+    np.testing.assert_allclose(column(third, "moved"), moved, atol=1e-5)
+    assert right(third).split()[0] == str(moved.argmax())
+
+
+def test_sinks_and_padding(lesson):
+    found = lesson("sinks")
+    weights = np.asarray(attnscope.inspect(TEXT, layer=found["layer"], head="all").weights, float)[0]
+    first, second, third = found["steps"]
+    np.testing.assert_allclose(column(first, "on the first"), weights[:, 1:, 0].mean(1), atol=1e-5)
+    assert float(right(second)) == 0
+    assert right(third) == "yes, up to rounding"
+
+
+def test_another_model_and_causal_mask(lesson, smollm2):
+    for name in LESSONS:
+        found = lesson(name, "--model", str(smollm2), "--layer", "3", "--head", "1", text="The cat sat on the mat")
+        assert (found["layer"], found["head"], found["query"]) == (3, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["score"], "no such lesson 'score'; did you mean 'scores'?"),
+        (["scores", "bank"], "the text has 1 tokens; pass one with 2 to 64 tokens"),
+        (["scores", "a b " * 40], "the text has 80 tokens"),
+        (["scores", "a b", "--temperature", "0"], "--temperature: must be"),
+    ],
+)
+def test_what_cannot_be_taught_is_refused(words, line, capsys):
+    assert main(["learn", *words, "--plain"]) == 2
+    assert line in capsys.readouterr().err
+
+
+def test_a_handout_has_every_question_and_answer(tmp_path, capsys):
+    assert main(["learn", "mask", "-o", str(tmp_path / "mask.html")]) == 0
+    assert (tmp_path / "mask.html").read_text().startswith("<!doctype html>")
+    assert main(["learn", "mask", "-o", str(tmp_path / "mask.txt")]) == 0
+    assert "Why before the softmax?" in (tmp_path / "mask.txt").read_text()
+    assert main(["learn", "mask", "--plain"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("Why before the softmax?") < out.index("Answers") < out.index("is lost instead of shared out")
+
+
+@pytest.mark.unix
+def test_keys_answer_change_and_finish_a_lesson(tmp_path, lesson, capsys):
+    steps = lesson("scale", text="The bank by the river")["steps"]
+    settings = {"XDG_CONFIG_HOME": os.environ["XDG_CONFIG_HOME"]}
+    terminal = PseudoTerminal("learn", "scale", size=(80, 40), **settings)
+    try:
+        for number, step in enumerate(steps):
+            terminal.wait_for(b"your answer")
+            terminal.written = b""
+            wrong = number == 1
+            chosen = (step["answer"] + wrong) % len(step["choices"])
+            terminal.press(str(chosen + 1).encode())
+            terminal.wait_for("✗ it is".encode() if wrong else "✓ right".encode())
+            terminal.wait_for(b"q quit")
+            if number == 0:
+                terminal.press(b"t")
+                terminal.wait_for(b"now: temperature 0.5")
+                terminal.wait_for(b"your answer")
+                terminal.press(b"1")
+                terminal.wait_for(b"q quit")
+                terminal.written = b""
+                terminal.press(b"t")
+                terminal.wait_for(b"now: temperature 1")
+                terminal.wait_for(b"your answer")
+                terminal.press(b"1")
+                terminal.wait_for(b"q quit")
+                terminal.written = b""
+            terminal.press(b"\n")
+        terminal.wait_for(b"1 of 2 right")
+        assert terminal.end() == 0
+        assert b"attnscope: next: attnscope learn mask" in terminal.written
+    finally:
+        terminal.close()
+    assert read_progress() == {"scale": {"right": 1, "questions": 2}}
+    assert main(["learn"]) == 0
+    assert "done, 1 of 2 right" in capsys.readouterr().out
