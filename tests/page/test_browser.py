@@ -288,8 +288,8 @@ def test_a_row_is_explained_step_by_step(open_page, pages):
     masked = head.stages["masked"][4].astype(np.float64)
     powers = np.exp(masked - masked.max())
     columns = [head.stages["scores"][4], head.stages["scaled"][4], masked, powers, powers / powers.sum()]
-    for n, row in enumerate(rows):
-        for cell, column in zip(row, columns, strict=True):
+    for n, row in zip(np.argsort(-powers, kind="stable"), rows, strict=True):  # the strongest first
+        for cell, column in zip(row[: len(columns)], columns, strict=True):
             assert number(cell) == pytest.approx(column[n], abs=0.6e-4), (n, row)
     total = page.evaluate("document.querySelector('[data-sum]').textContent")
     assert number(total) == pytest.approx(powers.sum(), rel=1e-4)
@@ -345,7 +345,8 @@ def test_pointing_at_a_side_shows_that_side_and_marks_the_cell_on_all(open_page,
     for number_of_side, mask in enumerate([*sides, "difference"]):
         picture = page.locator(".matrix-panel canvas").nth(number_of_side)
         picture.scroll_into_view_if_needed()
-        picture.hover(position={"x": 170 + 9 * number_of_side, "y": 200})
+        left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
+        picture.hover(position={"x": left + (4.5 - number_of_side) * size, "y": top + (6.5 + number_of_side) * size})
         captions = page.locator(".matrix-panel p.cell").all_text_contents()
         cells = [caption.rpartition(": ") for caption in captions]
         assert len({cell for cell, _, _ in cells}) == 1, captions
@@ -373,6 +374,63 @@ PIXEL = """([row, column]) => {
   const [x, y] = [left + (column + 0.12) * size, top + (row + 0.12) * size];
   return [...canvas.getContext("2d").getImageData(Math.round(x), Math.round(y), 1, 1).data.slice(0, 3)];
 }"""
+
+
+def test_a_page_begins_at_the_mask_or_the_last_token_and_says_what_to_do(open_page, tmp_path):
+    texts = {
+        "The bank by the [MASK] was the end": 4,
+        "The bank by the river": 4,
+        "She sat by the river , and read .": 8,
+    }
+    for text, position in texts.items():
+        path = tmp_path / "page.html"
+        assert main(["run", text, "-o", str(path), "--quiet", "--force"]) == 0
+        page = open_page(path).page
+        assert page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')") == str(position)
+        said = page.locator(".said-of")
+        assert said.text_content().startswith("Point at a word")
+        page.locator(".flow .token").nth(1).click()
+        assert said.text_content().startswith(f"{text.split()[1]} reads: ")
+        assert page.locator(".text-panel").bounding_box()["y"] < 100
+
+
+def test_everything_is_on_one_screen(open_page, pages):
+    for size in ((1280, 800), (1920, 1080)):
+        page = open_page(pages["short"][0], "#head=L2H0&query=4&key=1", size=size).page
+        for panel in (
+            ".text-panel",
+            ".heads-panel",
+            ".matrix-panel",
+            ".aside",
+            "#panel-matrix",
+            "#panel-heads",
+            ".lens",
+        ):
+            box = page.locator(panel).bounding_box()
+            assert box["y"] >= 0, panel
+            assert box["y"] + box["height"] <= size[1], panel
+
+
+def test_who_reads_a_token_is_its_column(open_page, pages):
+    path, _, summary = pages["short"]
+    weights = next(h for h in summary.texts[0].heads if (h.layer, h.head) == (1, 2)).stages["weights"]
+    page = open_page(path, "#head=L1H2&query=3&key=4&stage=weights").page
+    page.get_by_role("button", name="is read by").click()
+    page.locator(".flow .token").nth(5).click()
+    shown = page.evaluate(
+        "[...document.querySelectorAll('[data-reader]')].map((one) => [one.dataset.reader, one.textContent])"
+    )
+    strongest = np.argsort(-weights[:, 5], kind="stable")[:8]
+    assert [int(query) for query, _ in shown] == strongest.tolist()
+    assert [number(weight) for _, weight in shown] == pytest.approx(weights[strongest, 5].tolist(), abs=5.1e-4)
+    reader = next(query for query in strongest if query != 5)
+    assert page.evaluate("location.hash") == f"#head=L1H2&query={reader}&key=5&stage=weights"
+    page.locator("#panel-matrix").click(
+        position={"x": 12, "y": page.locator("#panel-matrix").bounding_box()["height"] - 8}
+    )
+    assert shows(
+        page, "location.hash", f"#head=L1H2&query={len(weights) - 1}&stage=weights"
+    )  # the label of the last row
 
 
 def test_colours_are_those_of_the_declaration(open_page, pages):
@@ -535,12 +593,6 @@ def test_labels_are_whole_and_apart(open_page, pages, tmp_path):
         arrays, q=draw.standard_normal((1, 1, 2100, 4), np.float32), k=draw.standard_normal((1, 1, 2100, 4), np.float32)
     )
     assert main(["run", "--qkv", str(arrays), "-o", str(given), "--quiet"]) == 0
-    data = read_page(given)
-    (group,) = data.of_kind("walk")[0]["scenes"][0]["groups"]
-    places, weights = data.raw(group["places"])[:, 0], data.numbers(group["measures"]["weight"])[:, 0]  # (ranks, rows)
-    telling = np.where((places < 1) | (places == group["rows"]), 0, weights).max(0)
-    begun = open_page(given).page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')")
-    assert int(begun) == group["rows"][int(telling.argmax())]  # the page begins where a weight is largest
     long = pages["long"][0]
     for size, path, query in (((360, 640), long, 41), ((1280, 800), long, 41), ((360, 640), given, 700)):
         page = open_page(path, size=size).page

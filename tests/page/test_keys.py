@@ -48,6 +48,7 @@ EFFECTS = {
     "previous_stage": ("", WHERE, "#head=L1H1&query=3&key=3&stage=scores"),
     "digits": ("", f"{PICTURE} === window.picture", False),
     "display": ("", SHOWS, "thumbnails"),
+    "direction": ("", "document.querySelector('.sources th').textContent.endsWith('is read by')", True),
     "lens": ("", FOCUS, "lens-first"),
     "scale": ("", SAID, "colours follow weights"),
     "sinks": ("", SAID, "sinks are out of the scale"),
@@ -66,6 +67,7 @@ EFFECTS = {
     "help": ("", DIALOG, "keys"),
 }
 UNDONE = {
+    "direction": "i",
     "scale": "L L",
     "sinks": "z",
     "display": "r r",

@@ -38,7 +38,14 @@ export function Dialog({ title, leave, onKey, children }: DialogProps) {
 
 const FEW = 8; // commands that need no filter
 
-export function Commands({ title, commands, leave }: { title: string; commands: Command[]; leave: () => void }) {
+interface CommandsProps {
+  title: string;
+  commands: Command[];
+  words: Record<string, string>; // terms with what they mean
+  leave: () => void;
+}
+
+export function Commands({ title, commands, words, leave }: CommandsProps) {
   const [filter, setFilter] = useState("");
   const list = useRef<HTMLDivElement>(null);
   const shown = commands.filter((one) => `${one.group} ${one.name}`.toLowerCase().includes(filter.toLowerCase()));
@@ -85,6 +92,16 @@ export function Commands({ title, commands, leave }: { title: string; commands: 
           </section>
         ))}
       </div>
+      {Object.keys(words).length > 0 && !filter && (
+        <dl class="words">
+          {Object.entries(words).map(([term, meaning]) => (
+            <div key={term}>
+              <dt>{term}</dt>
+              <dd>{meaning}</dd>
+            </div>
+          ))}
+        </dl>
+      )}
     </Dialog>
   );
 }

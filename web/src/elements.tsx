@@ -1,5 +1,6 @@
 // Elements that attnscope/views/page/elements.py writes, and the bar of a share. All text becomes text nodes.
 import { type ComponentChildren, h } from "preact";
+import { theme, toggleTheme } from "./theme";
 
 export type Tree = string | [string, Record<string, unknown>, ...Tree[]];
 
@@ -13,3 +14,9 @@ export function Bar({ share }: { share: number }) {
     </span>
   );
 }
+
+export const ThemeButton = () => (
+  <button type="button" onClick={toggleTheme} aria-label={`Use the ${theme() === "dark" ? "light" : "dark"} theme`}>
+    {theme() === "dark" ? "☀" : "☾"}
+  </button>
+);

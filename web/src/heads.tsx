@@ -4,7 +4,7 @@ import { colourOf, css, digitsFor, digitsText, exactText, fixed, inkOn, parseHex
 import { canvasOf, Heat, THEMES } from "./heat";
 import { LensList, sayOf, useLens } from "./lens";
 import type { Head } from "./model";
-import { type PanelProps, weightScale } from "./panel";
+import { type PanelProps, stacked, weightScale } from "./panel";
 import { theme as currentTheme } from "./theme";
 
 const SMALL = 32; // cells of a thumbnail
@@ -36,10 +36,14 @@ function thumbnail(head: Head, theme: "light" | "dark", scale: Scale): HTMLCanva
   return canvas;
 }
 
+// Pixels around the picture, and those of a list below it.
+const FRAME = 136;
+const LIST = 225;
+
 // What a display of the heads is called.
 const TITLES: Record<string, string> = { lens: "this cell, or this row" };
 
-export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & { displays: string[] }) {
+export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelProps & { displays: string[] }) {
   const theme = currentTheme();
   const [budget, setBudget] = useState(0); // thumbnails of so many heads are made; more follow in the next task
   useEffect(() => {
@@ -59,18 +63,22 @@ export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & {
   const labels = (letter: string, all: (number | string)[]) =>
     all.map((n) => ({ number: n === "mean" ? "mean" : letter + n, name: "" }));
   const look = THEMES[theme];
+  const tall = layers.length > 1.4 * heads.length; // its list has room beside the picture
   return (
-    <section class="card heads-panel" aria-label="layers and heads">
+    <section
+      class={`card heads-panel ${tall ? "tall" : ""}`}
+      aria-label="layers and heads"
+      style={{ maxHeight: `${room}px` }}
+    >
       <div class="bar">
-        <h2>
-          Heads{" "}
-          {lens && (
-            <span class="dim">
-              <bdi>{scene.queries.labels[query]?.name}</bdi> →{" "}
-              {key === null ? "its strongest" : <bdi>{scene.keys.labels[key]?.name}</bdi>}
-            </span>
-          )}
-        </h2>
+        {lens ? (
+          <h2 class="of-tokens">
+            <bdi>{scene.queries.labels[query]?.name}</bdi> →{" "}
+            {key === null ? "its strongest" : <bdi>{scene.keys.labels[key]?.name}</bdi>}
+          </h2>
+        ) : (
+          <h2>Heads</h2>
+        )}
         <select
           aria-label="What every head shows"
           value={place.display}
@@ -83,60 +91,65 @@ export function HeadsPanel({ scene, place, act, goto, displays }: PanelProps & {
           ))}
         </select>
       </div>
-      <Heat
-        id="panel-heads"
-        rows={labels("L", layers)}
-        columns={labels("H", heads)}
-        value={lens ? (r, c) => lens[r]![c]?.weight ?? 0 : (strength?.at ?? values?.at ?? (() => Number.NaN))}
-        text={(r, c) => {
-          const seen = lens?.[r]![c];
-          if (lens)
-            return !seen || !(seen.weight >= 0.005) || seen.bound ? "" : fixed(seen.weight, 2).replace("0.", ".");
-          if (strength) return roles!.letters[role(r, c)] ?? "·";
-          return values && !Number.isNaN(values.at(r, c)) ? digitsText(values.at(r, c), digits) : "";
-        }}
-        say={(r, c) => {
-          const name = scene.headName(r, c);
-          const seen = lens?.[r]![c];
-          if (lens) return seen ? sayOf(scene, seen) : `${name}: nothing but sinks`;
-          if (strength) {
-            const known = roles!.names[role(r, c)];
-            return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
+      <div class="picture">
+        <Heat
+          id="panel-heads"
+          rows={labels("L", layers)}
+          columns={labels("H", heads)}
+          value={lens ? (r, c) => lens[r]![c]?.weight ?? 0 : (strength?.at ?? values?.at ?? (() => Number.NaN))}
+          text={(r, c) => {
+            const seen = lens?.[r]![c];
+            if (lens)
+              return !seen || !(seen.weight >= 0.005) || seen.bound ? "" : fixed(seen.weight, 2).replace("0.", ".");
+            if (strength) return roles!.letters[role(r, c)] ?? "·";
+            return values && !Number.isNaN(values.at(r, c)) ? digitsText(values.at(r, c), digits) : "";
+          }}
+          say={(r, c) => {
+            const name = scene.headName(r, c);
+            const seen = lens?.[r]![c];
+            if (lens) return seen ? sayOf(scene, seen) : `${name}: nothing but sinks`;
+            if (strength) {
+              const known = roles!.names[role(r, c)];
+              return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
+            }
+            return values ? `${name}: ${place.display.replace("_", " ")} ${exactText(values.at(r, c))}` : name;
+          }}
+          scale={
+            finite.length && !lens
+              ? { low: Math.min(...finite), high: Math.max(...finite), signed: false }
+              : weightScale({ ...place, sinks: true }, null)
           }
-          return values ? `${name}: ${place.display.replace("_", " ")} ${exactText(values.at(r, c))}` : name;
-        }}
-        scale={
-          finite.length && !lens
-            ? { low: Math.min(...finite), high: Math.max(...finite), signed: false }
-            : weightScale({ ...place, sinks: true }, null)
-        }
-        colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
-        label="layers and heads"
-        height={Math.max(160, Math.min(720, layers.length * 56 + 30))}
-        cursor={[place.spot.layer, place.spot.head]}
-        onCursor={(layer, head) => goto({ layer, head })}
-        onEnter={() => act("matrix_panel")}
-        legend={shown?.name.replace("_", " ") ?? ""}
-        paint={
-          values || strength || lens
-            ? undefined
-            : (g, r, c, x, y, size) => {
-                const head = scene.head(r, c);
-                const picture =
-                  head && r * heads.length + c < budget && thumbnail(head, theme, weightScale(place, head));
-                const inset = size > 12 ? 1.5 : 0.5;
-                const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
-                g.fillStyle = css(surface(theme, "unknown"));
-                if (picture) g.drawImage(picture, left, top, wide, wide);
-                else g.fillRect(left, top, wide, wide);
-                if (head?.unit.chosen && size > 16) {
-                  g.fillStyle = look.ink;
-                  g.fillRect(x + size - 6, y + 2, 4, 4);
+          colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
+          label="layers and heads"
+          height={Math.max(
+            stacked() ? layers.length * 17 : 150,
+            room - FRAME - (lens && !tall ? LIST : strength ? LIST : 0),
+          )}
+          cursor={[place.spot.layer, place.spot.head]}
+          onCursor={(layer, head) => goto({ layer, head })}
+          onEnter={() => act("matrix_panel")}
+          legend={shown?.name.replace("_", " ") ?? ""}
+          paint={
+            values || strength || lens
+              ? undefined
+              : (g, r, c, x, y, size) => {
+                  const head = scene.head(r, c);
+                  const picture =
+                    head && r * heads.length + c < budget && thumbnail(head, theme, weightScale(place, head));
+                  const inset = size > 12 ? 1.5 : 0.5;
+                  const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
+                  g.fillStyle = css(surface(theme, "unknown"));
+                  if (picture) g.drawImage(picture, left, top, wide, wide);
+                  else g.fillRect(left, top, wide, wide);
+                  if (head?.unit.chosen && size > 16) {
+                    g.fillStyle = look.ink;
+                    g.fillRect(x + size - 6, y + 2, 4, 4);
+                  }
                 }
-              }
-        }
-      />
-      {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} />}
+          }
+        />
+        {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} />}
+      </div>
       {shown && <p class="dim small">{shown.meaning}</p>}
       {strength && (
         <>

@@ -246,7 +246,7 @@ function Ramp(props: { scale: Scale; theme: Theme; colours?: string[][] | null; 
   const ticks: { at: number; value: number }[] = [];
   for (const value of candidates.sort((a, b) => Math.abs(b) - Math.abs(a) || b - a)) {
     const at = place(scale, value)!;
-    if (ticks.every((tick) => Math.abs(tick.at - at) > APART)) ticks.push({ at, value });
+    if (ticks.every((tick) => Math.abs(tick.at - at) > APART * (scale.signed ? 1.4 : 1))) ticks.push({ at, value });
   }
   const write = (value: number) =>
     String(Number(value.toPrecision(3)))
@@ -333,7 +333,7 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
   const roomy = fit >= 26;
   if (props.digits && !roomy) fit = 40;
   const cell = zoom ? Math.max(zoom, fit) : fit;
-  const upright = cell < names - GAP;
+  const upright = cell - 4 < names - GAP;
   const named = cell >= LEAST_LABEL && !crowded;
   const top = named ? (upright ? names : level) : 16;
   const shownColumns = Math.max(1, Math.min(columns.length, Math.floor((space - left) / cell + 0.001)));

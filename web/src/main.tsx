@@ -1,29 +1,31 @@
 import "./style.css";
 import { render } from "preact";
 import { type Data, type Header, read } from "./data";
+import { ThemeButton } from "./elements";
 import { setPalette } from "./format";
 import { Nodes } from "./parts";
-import { change, startTheme, theme, toggleTheme } from "./theme";
+import { change, startTheme } from "./theme";
 
 const VERSION = 1;
+
+// A text may be written from right to left, the name of the command behind it is not.
+function Title({ title }: { title: string }) {
+  const at = title.lastIndexOf(" · ");
+  return (
+    <header class="top">
+      <h1 dir="ltr">
+        <bdi>{at < 0 ? title : title.slice(0, at)}</bdi>
+        {at < 0 ? "" : title.slice(at)}
+      </h1>
+      <ThemeButton />
+    </header>
+  );
+}
 
 function Page({ header, data }: { header: Header; data: Data }) {
   return (
     <>
-      <header class="top">
-        <h1>
-          <bdi>{header.title}</bdi>
-        </h1>
-        <span class="tools">
-          <button
-            type="button"
-            onClick={toggleTheme}
-            aria-label={`Use the ${theme() === "dark" ? "light" : "dark"} theme`}
-          >
-            {theme() === "dark" ? "☀" : "☾"}
-          </button>
-        </span>
-      </header>
+      {!header.nodes.some((node) => node.k === "walk") && <Title title={header.title} />}
       <main>
         <Nodes nodes={header.nodes} data={data} />
       </main>

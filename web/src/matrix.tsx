@@ -5,7 +5,7 @@ import { type Matrix, matrixOf } from "./data";
 import { cellText, digitsFor, digitsText, exactText, fixed, type Scale, scaleOf } from "./format";
 import { Heat, type HeatProps, type Label, nameOf } from "./heat";
 import { Axis, type Head, type Scene, type SceneData } from "./model";
-import { type PanelProps, weightScale } from "./panel";
+import { type PanelProps, stacked, weightScale } from "./panel";
 
 const runLabels = (starts: number[]): Label[] =>
   starts.slice(0, -1).map((start, n) => {
@@ -57,9 +57,14 @@ function difference(first: Head | null, second: Head | null, stage: string): Dif
 }
 
 export function MatrixPanel(
-  props: PanelProps & { sceneAt: (text: number, mask: number) => Scene | undefined; masks: string[]; title: string },
+  props: PanelProps & {
+    sceneAt: (text: number, mask: number) => Scene | undefined;
+    masks: string[];
+    title: string;
+    stageHelp: Record<string, string>;
+  },
 ) {
-  const { scene, head, place, sceneAt, masks, title, words } = props;
+  const { scene, head, place, sceneAt, masks, title, stageHelp, words, act, glossary, room } = props;
   const { spot, stage, pinned } = place;
   const views: View[] = [];
   if (masks.length > 1) {
@@ -83,14 +88,51 @@ export function MatrixPanel(
     views.push(pin, { name: `${title} − ${name}`, scene, head: null, other: [pin, { name: title, scene, head }] });
   }
   return (
-    <section class="card matrix-panel" aria-label="matrix">
-      {head?.unit.chosen && <p class="dim small">{head.unit.chosen}</p>}
-      <div class={views.length > 1 ? "panels" : ""}>
+    <section class="card matrix-panel" aria-label="matrix" style={{ maxHeight: `${room}px` }}>
+      <div class="bar">
+        <span class="nav">
+          <button type="button" onClick={() => act("previous_head")} aria-label="Previous head" title="[">
+            ‹
+          </button>
+          <strong class="where" id="where" title={[glossary.head, head?.unit.chosen].filter(Boolean).join(" ")}>
+            {title}
+          </strong>
+          <button type="button" onClick={() => act("next_head")} aria-label="Next head" title="]">
+            ›
+          </button>
+        </span>
+        <span class="stages" role="group" aria-label="Stage">
+          {scene.data.stages.map((name) => (
+            <button
+              key={name}
+              type="button"
+              title={glossary[name] ?? stageHelp[name]}
+              aria-pressed={name === stage}
+              onClick={() => act("show_stage", name)}
+            >
+              {name}
+            </button>
+          ))}
+        </span>
+        <span class="axes">
+          <span class="term" title={glossary.query}>
+            reads ↓
+          </span>{" "}
+          <span class="term" title={glossary.key}>
+            is read →
+          </span>
+        </span>
+      </div>
+      <div class={views.length > 1 ? `sides sides-${views.length}` : ""}>
         {views.map((view, n) => (
-          <figure key={n}>
+          <figure key={n} class={view.other ? "difference" : ""}>
             <figcaption>
-              <strong>{view.name ? <bdi>{view.name}</bdi> : title}</strong> <span class="dim">{stage}</span>{" "}
-              <Exactness head={view.other ? null : view.head} words={words} />
+              {view.name && (
+                <strong>
+                  <bdi>{view.name}</bdi>
+                </strong>
+              )}{" "}
+              <span class="dim">{stage}</span> <Exactness head={view.other ? null : view.head} words={words} />
             </figcaption>
             <MatrixView
               {...props}
@@ -185,6 +227,10 @@ function largest(matrix: Matrix): number {
   return most;
 }
 
+// Pixels around the picture, and those around one of two that stand above each other.
+const FRAME = 156;
+const SIDE = 84;
+
 const runOf = (starts: number[], at: number) => Math.max(0, starts.findIndex((start) => start > at) - 1);
 
 function MatrixView({
@@ -192,12 +238,14 @@ function MatrixView({
   scene: here,
   place,
   cursorKey,
+  act,
   goto,
   hovered,
   setHovered,
   main,
   several,
   words,
+  room,
 }: PanelProps & {
   view: View;
   main: boolean;
@@ -206,7 +254,8 @@ function MatrixView({
   const { scene, head, other } = view;
   const { spot, stage } = place;
   const id = main ? "panel-matrix" : undefined;
-  const height = several ? 460 : Math.max(560, Math.min(1000, innerHeight - 240));
+  const half = several && !other && !stacked();
+  const height = Math.max(190, half ? (room - FRAME) / 2 - SIDE : room - FRAME - (several ? SIDE / 2 : 0));
   // Where the cursor is on another side, or where a cell of that side is on this one.
   const across = (from: Scene, to: Scene, query: number, key: number): [number, number] => [
     from.on(to, "queries", query),
@@ -291,10 +340,13 @@ function MatrixView({
     <Heat
       {...found.props}
       id={id}
+      legend={several ? "" : found.props.legend}
       height={height}
       digits={place.digits}
       cursor={cursor}
       pointed={pointed}
+      onRow={(query) => view.held || goto({ mask: scene.data.mask, query, key: null })}
+      onColumn={(key) => view.held || act("column", key)}
       onCursor={(query, key) => {
         if (!view.held) return goto({ mask: scene.data.mask, query, key });
         [query, key] = across(scene, here, query, key);

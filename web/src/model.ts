@@ -99,6 +99,9 @@ export interface SceneData {
   };
   command: string;
   first: [number, number];
+  start: number | null;
+  model: string;
+  maskName: string;
   random: boolean;
   // Indices in the first side of a comparison and in this one, if their tokens differ; -1 for a token that one lacks.
   pairs: null | { queries: Pairs; keys: Pairs; rows: AxisData; columns: AxisData };
@@ -290,20 +293,26 @@ export class Head {
     return this.elsewhere;
   }
 
-  // The query with the largest weight on a word other than itself and the first.
-  telling(): number {
-    const { queries, keys, sinks } = this.scene;
+  // The weights of a column by query: all of them, or those that rows list.
+  readers(key: number): Map<number, number> {
+    const found = new Map<number, number>();
     const weights = this.stage("weights");
-    let [most, found] = [0, 0];
-    const weigh = (query: number, key: number, share: number) => {
-      if (share > most && !sinks.has(key) && keys.positions[key] !== queries.positions[query])
-        [most, found] = [share, query];
-    };
     if (weights) {
       for (let r = 0; r < weights.rows; r++)
-        for (let c = 0; c < weights.columns; c++) weigh(r + this.unit.start, c, weights.at(r, c));
-    } else for (const query of this.rowIndex.keys()) for (const cell of this.shares(query)) weigh(query, ...cell);
+        if (weights.at(r, key) > 0) found.set(r + this.unit.start, weights.at(r, key));
+    } else
+      for (const query of this.rowIndex.keys()) {
+        const share = this.shares(query).get(key);
+        if (share !== undefined) found.set(query, share);
+      }
     return found;
+  }
+
+  // The query, other than the token itself, that reads a key most.
+  reader(key: number): number | undefined {
+    const { queries, keys } = this.scene;
+    const others = [...this.readers(key)].filter(([query]) => queries.positions[query] !== keys.positions[key]);
+    return others.sort((a, b) => b[1] - a[1])[0]?.[0];
   }
 
   // The weights of a row by key: all of them, or those that are listed.

@@ -28,7 +28,9 @@ export interface PanelProps {
   hovered: Pointed | null;
   setHovered: (cell: Pointed | null) => void;
   compared: Compared[];
+  room: number; // pixels that panels can be high
   words: Record<string, string>;
+  glossary: Record<string, string>;
 }
 
 // The scale of weights: up to 1, or up to the largest that is on no sink.
@@ -38,3 +40,6 @@ export const weightScale = (place: Place, head: Head | null): Scale => ({
   signed: false,
   shape: place.shape,
 });
+
+// Whether the panels stand below each other, on a narrow screen.
+export const stacked = () => innerWidth < 1000;

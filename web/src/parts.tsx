@@ -9,13 +9,16 @@ import { Walk } from "./walk";
 export type Node = any;
 
 export function Nodes({ nodes, data }: { nodes: Node[]; data: Data }) {
+  // Model, mask and text, which a page with a walk has in its first line.
+  const walk = nodes.findIndex((node) => node.k === "walk");
+  const about = nodes.filter((node, n) => n < walk && node[0] === "dl");
   return (
     <>
       {nodes.map((node, n) =>
-        Array.isArray(node) ? (
+        about.includes(node) ? null : Array.isArray(node) ? (
           tree(node as Tree)
         ) : node.k === "walk" ? (
-          <Walk key={n} node={node} data={data} />
+          <Walk key={n} node={node} data={data} about={about} />
         ) : (
           <div key={n} class={`panels ${node.look}`}>
             {node.panels.map((panel: PanelNode, m: number) => (

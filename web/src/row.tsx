@@ -1,5 +1,5 @@
 // The row of the cursor: the arithmetic of its cell, its sources and statistics; its explanation; and predictions.
-import { arithmetic, weightText } from "./arithmetic";
+import { arithmetic } from "./arithmetic";
 import { Dialog } from "./commands";
 import { Bar, tree } from "./elements";
 import { exactText, fixed, sizedText } from "./format";
@@ -27,6 +27,54 @@ function BothSides({ compared, at, stage }: { compared: Compared; at: Pointed; s
   );
 }
 
+const READERS = 8;
+
+// The queries that read a key most.
+function Readers({
+  head,
+  chosen,
+  column,
+  goto,
+}: {
+  head: Head;
+  chosen: number;
+  column: number;
+  goto: PanelProps["goto"];
+}) {
+  const { queries, keys } = head.scene;
+  const readers = [...head.readers(column)].sort((a, b) => b[1] - a[1]);
+  return (
+    <table class="data sources">
+      <thead>
+        <tr>
+          <th scope="col">
+            <bdi>{keys.labels[column]?.name}</bdi> is read by
+          </th>
+          <td class="bars">
+            <span class="hidden">bar</span>
+          </td>
+          <th scope="col">weight</th>
+        </tr>
+      </thead>
+      <tbody>
+        {readers.slice(0, READERS).map(([query, share]) => (
+          <tr key={query} class={query === chosen ? "current" : ""}>
+            <td class="left">
+              <button type="button" class="plain" onClick={() => goto({ query, key: column })}>
+                <span class="number">{queries.labels[query]?.number}</span> <bdi>{queries.labels[query]?.name}</bdi>
+              </button>
+            </td>
+            <td class="bars">
+              <Bar share={share} />
+            </td>
+            <td data-reader={query}>{fixed(share, 3)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
 export function RowPanel({
   scene: chosenScene,
   head: chosenHead,
@@ -37,6 +85,7 @@ export function RowPanel({
   phrases,
   compared,
   words,
+  glossary,
   side,
 }: PanelProps & { phrases: Record<string, string>; side: string }) {
   const chosen = { scene: chosenScene, head: chosenHead, side, query: place.spot.query, key: cursorKey };
@@ -67,7 +116,8 @@ export function RowPanel({
       {compared.map((pair) => (
         <BothSides key={pair.names.join()} compared={pair} at={at} stage={place.stage} />
       ))}
-      <table class="data sources" hidden={!listed}>
+      {place.read && head && key !== null && <Readers head={head} chosen={query} column={key} goto={goto} />}
+      <table class="data sources" hidden={!listed || place.read}>
         <thead>
           <tr>
             <th scope="col">source</th>
@@ -75,7 +125,7 @@ export function RowPanel({
               <span class="hidden">bar</span>
             </td>
             {measures.map((name) => (
-              <th scope="col" key={name}>
+              <th scope="col" key={name} class="term" title={glossary[name]}>
                 {phrases[name] ?? name}
               </th>
             ))}
@@ -134,7 +184,7 @@ export function RowPanel({
             .filter(([name]) => name in phrases)
             .map(([name, value]) => (
               <div key={name}>
-                <dt>{phrases[name]}</dt>
+                <dt title={glossary[name]}>{phrases[name]}</dt>
                 <dd data-statistic={name} title={exact ? exactText(value) : undefined}>
                   {fixed(value, name === "distance" ? 1 : 2)}
                 </dd>
@@ -164,7 +214,7 @@ export function Predictions({ scene }: { scene: Scene }) {
                   <td class="bars">
                     <Bar share={one.probabilities[rank]!} />
                   </td>
-                  <td>{weightText(one.probabilities[rank]!)}</td>
+                  <td>{fixed(one.probabilities[rank]!, 3)}</td>
                 </tr>
               ))}
             </tbody>
@@ -192,6 +242,8 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
   const weight = head.cell("weights", query, best);
   const known = stages.includes("masked") && stages.includes("weights") && Number.isFinite(most) && weight;
   const sink = head.statistics(query).find(([name]) => name === "sink")?.[1];
+  const weigh = (key: number) => head.cell("weights", query, key) ?? 0;
+  const order = masked.map((score, key) => [score, key] as const).sort((a, b) => weigh(b[1]) - weigh(a[1]));
   const write = (value: number) => sizedText(value, 4);
   return (
     <Dialog title={`${head.unit.name}, query ${scene.queries.name(query)}, step by step`} leave={leave}>
@@ -213,10 +265,13 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
                     </th>
                   ))}
                   <th scope="col">weight</th>
+                  <td class="bars">
+                    <span class="hidden">bar</span>
+                  </td>
                 </tr>
               </thead>
               <tbody>
-                {masked.map((score, key) => (
+                {order.map(([score, key]) => (
                   <tr key={key} class={key === best ? "current" : ""}>
                     <th scope="row">
                       <bdi>{scene.keys.name(key)}</bdi>
@@ -231,6 +286,9 @@ export function Explain({ scene, head, query, words, leave }: ExplainProps) {
                       </td>
                     ))}
                     <td>{write(head.cell("weights", query, key)!)}</td>
+                    <td class="bars">
+                      <Bar share={head.cell("weights", query, key)!} />
+                    </td>
                   </tr>
                 ))}
               </tbody>

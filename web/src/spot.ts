@@ -22,6 +22,7 @@ export interface Place {
   digits: boolean;
   shape: Shape; // how colours follow weights
   sinks: boolean; // the scale of weights reaches those on sinks
+  read: boolean; // panels show who reads the key, not what the query reads
   touched: boolean; // a token or a cell was chosen
 }
 
@@ -104,6 +105,8 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     head: () => head(by),
     layer: () => at({ layer: clamp(spot.layer + by, b.layers) }),
     text: () => ({ ...at({ text: turn(spot.text + by, b.texts) }), pinned: null }),
+    show_stage: () => ({ ...place, stage: value as string }),
+    column: () => ({ ...at({ key: value as number }), read: true }),
     stage: () => ({ ...place, stage: cycle(b.stages, place.stage, by) }),
     mask: () => at({ mask: value == null ? turn(spot.mask + by, b.masks) : (value as number) }),
     display: () => ({ ...place, display: (value as string) || cycle(b.displays, place.display, 1) }),
@@ -111,7 +114,9 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     digits: () => ({ ...place, digits: !place.digits }),
     scale: () => ({ ...place, shape: cycle(palette.shapes, place.shape, 1) as Shape }),
     sinks: () => ({ ...place, sinks: !place.sinks }),
-    pin: () => ({ ...place, pinned: place.pinned ? null : spot }),
+    direction: () => ({ ...at({ key: (value as number | null) ?? spot.key }), read: !place.read }),
+    // The cell stays where it is, so that other heads are compared with it.
+    pin: () => (place.pinned ? { ...place, pinned: null } : { ...at({ key: value as number | null }), pinned: spot }),
     swap: () => (place.pinned ? { ...place, spot: place.pinned, pinned: spot } : place),
     predictions: () => ({ ...place, predictions: !place.predictions }),
     follow: () =>
@@ -173,6 +178,7 @@ export function placeOf(
   return {
     ...place,
     spot,
+    touched: place.touched || (parts.size > 0 && !parts.has("show")),
     stage: parts.get("stage") ?? place.stage,
     display: parts.get("show") ?? (parts.size ? LENS : place.display),
     pinned: pin && { ...spot, layer: pin[0], head: pin[1], mask: Number(pinMask) || 0 },

@@ -1,41 +1,121 @@
 // The text, with the sources of a query shaded; or two columns of tokens with lines from each query to its sources.
+
+import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { css, inkOn, ramp } from "./format";
-import type { Head, Scene } from "./model";
+import { weightText } from "./arithmetic";
+import { colourOf, css, fixed, inkOn, ramp } from "./format";
+import { type PanelProps, weightScale } from "./panel";
 import { theme as currentTheme } from "./theme";
 
-interface Props {
-  scene: Scene;
-  head: Head | null;
-  query: number;
-  cursor: number | null; // the key
-  hovered: number | null; // a query that another panel points at
-  onQuery: (query: number) => void;
-  onHover: (query: number | null) => void;
+interface Props extends PanelProps {
   found: ReadonlySet<number>;
 }
 
-export function TextPanel(props: Props) {
+const SAID = 4; // sources that the line under the text names
+
+export function TextPanel(props: Props & { choices: ComponentChildren }) {
+  const { scene, head, place, act, choices, glossary } = props;
   const [lines, setLines] = useState(false);
   return (
     <section class="card text-panel" aria-label="text">
+      {lines ? <Lines {...props} /> : <Shaded {...props} />}
       <div class="bar">
-        <h2>Text</h2>
-        <span class="dim hint">
-          {lines ? "lines from a query to its sources" : "sources of the token under the pointer are shaded"}
+        {choices}
+        <p class="said-of" aria-live="polite">
+          {place.touched || props.hovered ? (
+            <Sources {...props} />
+          ) : (
+            "Point at a word: what it reads turns blue. Click a head for another pattern."
+          )}
+          {head && <span class="dim"> in {head.unit.name}</span>}
+          {scene.data.predictions[0] && (
+            <span class="dim">
+              {" "}
+              · predicts <bdi>{scene.data.predictions[0].tokens[0]}</bdi>{" "}
+              {fixed(scene.data.predictions[0].probabilities[0]!, 2)}
+            </span>
+          )}
+        </p>
+        <span class="stages" role="group" aria-label="Direction">
+          {[false, true].map((read) => (
+            <button
+              key={`${read}`}
+              type="button"
+              aria-pressed={place.read === read}
+              title={`${glossary[read ? "read" : "reads"]} (i)`}
+              onClick={() => place.read !== read && act("direction")}
+            >
+              {read ? "is read by" : "reads"}
+            </button>
+          ))}
         </span>
         <button type="button" aria-pressed={lines} onClick={() => setLines(!lines)}>
           lines
         </button>
       </div>
-      {lines ? <Lines {...props} /> : <Shaded {...props} />}
     </section>
+  );
+}
+
+// What the chosen token, or that under the pointer, reads most, or who reads it.
+function Sources({ scene: here, head: chosen, place, cursorKey, hovered }: Props) {
+  const at = hovered ?? { scene: here, head: chosen, query: place.spot.query, key: cursorKey };
+  const { scene, head, query, key } = at;
+  const { read } = place;
+  const axis = read ? scene.queries : scene.keys;
+  const shares = !head ? [] : read ? (key === null ? [] : [...head.readers(key)]) : [...head.shares(query)];
+  const strong = shares.sort((a, b) => b[1] - a[1]).slice(0, SAID);
+  return (
+    <>
+      <b>
+        <bdi>{(read ? scene.keys.labels[key ?? -1] : scene.queries.labels[query])?.name}</bdi>
+      </b>{" "}
+      {read ? "is read by: " : "reads: "}
+      {strong.map(([n, share], rank) => (
+        <span key={n}>
+          {rank ? " · " : ""}
+          <bdi>{axis.labels[n]?.name}</bdi> {weightText(share)}
+        </span>
+      ))}
+      {!strong.length && "nothing that is listed"}
+    </>
   );
 }
 
 const AT_ONCE = 1000; // passages that are drawn in one task
 
-function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }: Props) {
+// What the texts need of a place: the row, the column, and what a token does that is pointed at or clicked.
+function useTokens({ scene, head, place, cursorKey, hovered, goto, setHovered, compared }: Props) {
+  const { read } = place;
+  // Of sides with the same tokens, the one that the pointer is at is shown.
+  const source = hovered && !hovered.scene.data.pairs && !scene.data.pairs ? hovered.head : head;
+  const side = compared.find((pair) => pair.heads.includes(head) && pair.heads[0]?.scene !== pair.heads[1]?.scene);
+  const row = hovered ? hovered.scene.on(scene, "queries", hovered.query) : place.spot.query;
+  const column = hovered ? (hovered.key === null ? null : hovered.scene.on(scene, "keys", hovered.key)) : cursorKey;
+  const cell = (q: number | null, k: number | null): { query: number; key: number | null } | null => {
+    if (!read) return q === null ? null : { query: q, key: null };
+    return k === null ? null : { query: head?.reader(k) ?? place.spot.query, key: k };
+  };
+  return {
+    row,
+    column,
+    shares: () => (!source ? new Map<number, number>() : read ? source.readers(column ?? -1) : source.shares(row)),
+    choose: (q: number | null, k: number | null) => {
+      const to = cell(q, k);
+      if (to) goto(to);
+    },
+    point: (q: number | null, k: number | null) => {
+      const to = cell(q, k);
+      const name = side ? side.names[side.heads.indexOf(head)]! : "";
+      setHovered(to && { scene, head, side: name, query: to.query, key: to.key ?? head?.best(to.query) ?? null });
+    },
+  };
+}
+
+function Shaded(props: Props) {
+  const { scene, head, found, place } = props;
+  const { query } = place.spot;
+  const { row, column, shares, choose, point } = useTokens(props);
   const theme = currentTheme();
   const box = useRef<HTMLDivElement>(null);
   const painted = useRef<HTMLElement[]>([]);
@@ -81,19 +161,18 @@ function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }
       if (token) painted.current.push(token);
       return token;
     };
-    const row = hovered ?? query;
-    const colours = ramp(theme, false);
-    for (const [key, share] of head?.shares(row) ?? []) {
+    const scale = weightScale(place, head);
+    for (const [n, share] of shares()) {
       if (share < 0.004) continue;
-      const token = touch(places.keys.get(key));
+      const token = touch((place.read ? places.queries : places.keys).get(n));
       if (!token) continue;
-      const colour = colours[Math.round(Math.sqrt(share) * 256)]!;
+      const colour = colourOf(theme, scale, share)!;
       token.style.background = css(colour);
       token.style.color = inkOn(colour);
     }
     for (const q of found) touch(places.queries.get(q))?.classList.add("found");
     touch(places.queries.get(row))?.classList.add("query");
-    if (cursor !== null) touch(places.keys.get(cursor))?.classList.add("key");
+    if (column !== null) touch(places.keys.get(column))?.classList.add("key");
   });
 
   useEffect(() => {
@@ -101,9 +180,9 @@ function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }
     if (token) reveal(box.current!, token.offsetTop - box.current!.offsetTop);
   }, [query, scene, count]);
 
-  const at = (event: Event): number | null => {
-    const q = (event.target as HTMLElement).dataset?.q;
-    return q === undefined ? null : Number(q);
+  const at = (event: Event): [number | null, number | null] => {
+    const { q, k } = (event.target as HTMLElement).dataset ?? {};
+    return [q === undefined ? null : Number(q), k === undefined ? null : Number(k)];
   };
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: arrow keys move through the text
@@ -114,12 +193,9 @@ function Shaded({ scene, head, query, cursor, hovered, onQuery, onHover, found }
       role="group"
       tabIndex={0}
       aria-label="The text; arrow keys go from token to token"
-      onClick={(event) => {
-        const q = at(event);
-        if (q !== null) onQuery(q);
-      }}
-      onPointerOver={(event) => onHover(at(event))}
-      onPointerLeave={() => onHover(null)}
+      onClick={(event) => choose(...at(event))}
+      onPointerOver={(event) => point(...at(event))}
+      onPointerLeave={() => point(null, null)}
     >
       {pieces}
     </div>
@@ -134,9 +210,11 @@ function reveal(panel: HTMLElement, top: number) {
 const LINE = 20;
 const MOST = 160; // tokens on each side
 
-function Lines({ scene, head, query, hovered, onQuery, onHover }: Props) {
+function Lines(props: Props) {
+  const { scene, head, place } = props;
+  const { query } = place.spot;
+  const { row, choose, point } = useTokens(props);
   const theme = currentTheme();
-  const row = hovered ?? query;
   const window = (count: number) => {
     const start = Math.max(0, Math.min(query - MOST / 2, count - MOST));
     return [Math.floor(start), Math.min(count, Math.floor(start) + MOST)] as const;
@@ -161,8 +239,8 @@ function Lines({ scene, head, query, hovered, onQuery, onHover }: Props) {
       <div
         key={from + n}
         class={`line-token ${left && from + n === row ? "query" : ""}`}
-        onClick={() => left && onQuery(from + n)}
-        onPointerEnter={() => left && onHover(from + n)}
+        onClick={() => (left ? choose(from + n, null) : choose(null, from + n))}
+        onPointerEnter={() => (left ? point(from + n, null) : point(null, from + n))}
       >
         <bdi>{label.name}</bdi> <span class="number">{label.number}</span>
       </div>
@@ -175,7 +253,7 @@ function Lines({ scene, head, query, hovered, onQuery, onHover }: Props) {
       role="group"
       tabIndex={0}
       aria-label="Queries on the left, sources on the right"
-      onPointerLeave={() => onHover(null)}
+      onPointerLeave={() => point(null, null)}
     >
       <div class="left">{side(scene.queries.labels, q0, q1, true)}</div>
       <svg height={height} width="220" aria-hidden="true">

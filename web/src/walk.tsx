@@ -1,7 +1,8 @@
 // A walk through the heads of a model: layers × heads, the matrix of a head, its row, and the text.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { type Command, Commands } from "./commands";
 import type { Data } from "./data";
+import { ThemeButton, type Tree, tree } from "./elements";
 import { palette } from "./format";
 import { HeadsPanel } from "./heads";
 import { MatrixPanel } from "./matrix";
@@ -29,6 +30,7 @@ interface WalkNode {
   phrases: Record<string, string>;
   words: Record<string, string>;
   browserKeys: Record<string, string>;
+  glossary: Record<string, string>;
 }
 
 // Keys of the matrix, which know what is in sight.
@@ -42,7 +44,7 @@ const SAID: Record<string, (place: Place) => string> = {
   sinks: ({ sinks }) => `sinks are ${sinks ? "in" : "out of"} the scale`,
 };
 
-export function Walk({ node, data }: { node: WalkNode; data: Data }) {
+export function Walk({ node, data, about }: { node: WalkNode; data: Data; about: Tree[] }) {
   const [scenes] = useState(
     () => new Map(node.scenes.map((scene) => [`${scene.text},${scene.mask}`, new Scene(scene, data)])),
   );
@@ -65,7 +67,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     const scene = sceneAt(0, 0)!;
     const [layer, head] = scene.data.first;
     const start: Place = {
-      spot: { text: 0, mask: 0, layer, head, query: scene.head(layer, head)?.telling() ?? 0, key: null },
+      spot: { text: 0, mask: 0, layer, head, query: scene.data.start ?? scene.queries.length - 1, key: null },
       stage: "weights",
       display: "thumbnails",
       pinned: null,
@@ -75,6 +77,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       digits: false,
       shape: palette.shapes[0]!,
       sinks: true,
+      read: false,
       touched: false,
     };
     const found = placeOf(location.hash, start, sceneAt);
@@ -123,7 +126,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
   };
   const act = (name: string, value?: number | string | null) => {
     say("");
-    if (name === "find") needle.current?.focus();
+    if (name === "find") needle.current?.select();
     else if (name in TITLES) setDialog(name);
     else if (name === "lens") {
       setPlace((now) => ({ ...now, display: LENS, touched: true }));
@@ -140,13 +143,14 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       setPlace((now) => apply(now, "follow", bounds, target));
     } else {
       if (name === "scale" || name === "sinks") say(SAID[name]!(apply(place, name, bounds)));
+      const holds = name === "pin" || name === "direction"; // from then on, the cell stays where it is
       setPlace((now) => {
-        const next = apply(now, name, bounds, value);
-        const { text, mask, query, key } = next.spot;
+        const next = apply(now, name, bounds, holds ? key : value);
+        const { text, mask, query } = next.spot;
         if (name.endsWith("mask")) {
           // the same tokens on another side
           const to = sceneAt(text, mask)!;
-          const there = scene.on(to, "keys", key ?? -1);
+          const there = scene.on(to, "keys", next.spot.key ?? -1);
           next.spot = { ...next.spot, query: scene.on(to, "queries", query), key: there < 0 ? null : there };
         }
         return touch(fit(next, boundsOf(next.spot)), now);
@@ -172,6 +176,7 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     return () => document.removeEventListener("keydown", pressed);
   }, [node]);
 
+  const [room, above] = useRoom();
   const title = scene.headName(spot.layer, spot.head);
   const command =
     scene.data.command &&
@@ -198,60 +203,36 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
     const pinned = sceneAt(text, mask)!;
     compared.push({ names: [pinned.headName(layer, number), title], heads: [pinned.head(layer, number), head] });
   }
-  const panel = { scene, head, place, cursorKey: key, act, goto, hovered, setHovered, compared, words: node.words };
+  const panel = {
+    scene,
+    head,
+    place,
+    cursorKey: key,
+    act,
+    goto,
+    hovered,
+    setHovered,
+    compared,
+    room,
+    words: node.words,
+    glossary: node.glossary,
+  };
   const side = node.masks.length > 1 ? node.masks[spot.mask]! : "";
   return (
     <div class="walk">
-      <div class="controls card" role="toolbar" aria-label="Where you are">
-        {node.texts.length > 1 && (
-          <Choice
-            label="text"
-            items={node.texts.map((t, n) => `${n} ${t.slice(0, 40)}`)}
-            at={spot.text}
-            onChoose={(text) => goto({ text })}
-          />
-        )}
-        {node.masks.length > 1 && (
-          <Choice label="side" items={node.masks} at={spot.mask} onChoose={(mask) => act("mask", mask)} />
-        )}
-        <span class="nav">
-          <button type="button" onClick={() => act("previous_head")} aria-label="Previous head" title="[">
-            ‹
-          </button>
-          <strong class="where" id="where">
-            {title}
-          </strong>
-          <button type="button" onClick={() => act("next_head")} aria-label="Next head" title="]">
-            ›
-          </button>
-        </span>
-        <span class="stages" role="group" aria-label="Stage">
-          {scene.data.stages.map((stage) => (
-            <button
-              key={stage}
-              type="button"
-              title={node.stageHelp[stage]}
-              aria-pressed={stage === place.stage}
-              onClick={() => setPlace({ ...place, stage })}
-            >
-              {stage}
-            </button>
-          ))}
-        </span>
-        <input
-          ref={needle}
-          type="search"
-          placeholder="find a token"
-          aria-label="Find a token"
-          value={place.needle}
-          onInput={(event) => setPlace({ ...place, needle: event.currentTarget.value })}
-          onKeyDown={(event) => {
-            if (event.key === "Enter") act(event.shiftKey ? "previous_match" : "next_match");
-            if (event.key === "Escape" || event.key === "Enter") document.getElementById("panel-matrix")?.focus();
-          }}
-        />
-        {place.needle && <span class="dim">{found.size} found</span>}
-        <span class="tools">
+      <header class="top">
+        <details class="about" open={JSON.stringify(about).includes("look-warning")}>
+          <summary>
+            <h1 dir="ltr">
+              <bdi>{scene.data.model || "attnscope"}</bdi>{" "}
+              <span class="dim">
+                · {scene.data.layers.length}×{scene.data.heads.length} · <bdi>{scene.data.maskName}</bdi>
+              </span>
+            </h1>
+          </summary>
+          {about.map(tree)}
+        </details>
+        <div class="controls tools" role="toolbar" aria-label="Tools">
           <button type="button" onClick={() => act("scale")} title={`colours follow ${SHAPES[place.shape]} (L)`}>
             {{ sqrt: "√", linear: "linear", log: "log" }[place.shape]} scale
           </button>
@@ -259,10 +240,23 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
             type="button"
             aria-pressed={!place.sinks}
             onClick={() => act("sinks")}
-            title="a scale without sinks (z)"
+            title={`a scale without sinks (z). ${node.glossary.sinks}`}
           >
             no sinks
           </button>
+          <input
+            ref={needle}
+            type="search"
+            placeholder="find /"
+            aria-label="Find a token"
+            value={place.needle}
+            onInput={(event) => setPlace({ ...place, needle: event.currentTarget.value })}
+            onKeyDown={(event) => {
+              if (event.key === "Enter") act(event.shiftKey ? "previous_match" : "next_match");
+              if (event.key === "Escape" || event.key === "Enter") document.getElementById("panel-matrix")?.focus();
+            }}
+          />
+          {place.needle && <span class="dim">{found.size} found</span>}
           <button
             type="button"
             aria-pressed={place.pinned !== null}
@@ -276,30 +270,50 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
               {TITLES[name]}
             </button>
           ))}
-        </span>
+          <ThemeButton />
+        </div>
+      </header>
+      <div class="above" ref={above}>
+        <TextPanel
+          {...panel}
+          found={found}
+          choices={
+            <>
+              {node.texts.length > 1 && (
+                <Choice
+                  label="text"
+                  items={node.texts.map((t, n) => `${n} ${t.slice(0, 40)}`)}
+                  at={spot.text}
+                  onChoose={(text) => goto({ text })}
+                />
+              )}
+              {node.masks.length > 1 && (
+                <Choice label="side" items={node.masks} at={spot.mask} onChoose={(mask) => act("mask", mask)} />
+              )}
+            </>
+          }
+        />
       </div>
       <div class="columns">
         <HeadsPanel {...panel} displays={bounds.displays} />
-        <MatrixPanel {...panel} sceneAt={sceneAt} masks={node.masks} title={title} />
-        <RowPanel {...panel} phrases={node.phrases} side={side} />
-        <TextPanel
-          scene={scene}
-          head={head}
-          query={spot.query}
-          cursor={key}
-          hovered={hovered ? hovered.scene.on(scene, "queries", hovered.query) : null}
-          onQuery={(query) => goto({ query, key: null })}
-          onHover={(query) =>
-            setHovered(query === null ? null : { scene, head, side, query, key: head?.best(query) ?? null })
-          }
-          found={found}
-        />
-        {scene.data.predictions.length > 0 && place.predictions && <Predictions scene={scene} />}
+        <MatrixPanel {...panel} sceneAt={sceneAt} masks={node.masks} title={title} stageHelp={node.stageHelp} />
+        <div class="aside" style={{ maxHeight: `${room}px` }}>
+          <RowPanel {...panel} phrases={node.phrases} side={side} />
+          {scene.data.predictions.length > 0 && place.predictions && <Predictions scene={scene} />}
+        </div>
       </div>
       {dialog === "explain" && head ? (
         <Explain scene={scene} head={head} query={spot.query} words={node.words} leave={leave} />
       ) : (
-        dialog && <Commands key={dialog} title={TITLES[dialog]!} commands={listed()} leave={leave} />
+        dialog && (
+          <Commands
+            key={dialog}
+            title={TITLES[dialog]!}
+            commands={listed()}
+            words={dialog === "help" ? node.glossary : {}}
+            leave={leave}
+          />
+        )
       )}
       <output class="said">{said}</output>
       {command && (
@@ -309,6 +323,33 @@ export function Walk({ node, data }: { node: WalkNode; data: Data }) {
       )}
     </div>
   );
+}
+
+const LINES = 74; // pixels of the header and of gaps
+const LEAST_ROOM = 430;
+
+// The height that is left for the panels below the text, so that all of them are in sight at once.
+function useRoom(): [number, (element: HTMLElement | null) => void] {
+  const [room, setRoom] = useState(600);
+  const text = useRef<HTMLElement | null>(null);
+  useLayoutEffect(() => {
+    const measure = () =>
+      setRoom(Math.max(LEAST_ROOM, Math.min(1400, innerHeight - LINES - (text.current?.offsetHeight ?? 0))));
+    measure();
+    const observer = new ResizeObserver(measure);
+    if (text.current) observer.observe(text.current);
+    window.addEventListener("resize", measure);
+    return () => {
+      observer.disconnect();
+      window.removeEventListener("resize", measure);
+    };
+  }, []);
+  return [
+    room,
+    (element) => {
+      text.current = element;
+    },
+  ];
 }
 
 function Choice(props: { label: string; items: string[]; at: number; onChoose: (n: number) => void }) {

@@ -104,6 +104,7 @@ def scene_of(
         stages=[stage for stage in WALKED if stage in stages] or ["weights"],
         aligned=text.context is None,
         predictions=[forecast(text, prediction) for prediction in text.predictions],
+        start=_start(text, queries),
         numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
         command=run_command(
             report.provenance, report.mask, text.text, text.pair, generated=sum(token.made for token in text.tokens)
@@ -112,6 +113,14 @@ def scene_of(
         random=report.provenance.weights == "random",
         units=units_known(words="weights" in stages, spans=text.spans is not None),
     )
+
+
+def _start(text: TextReport, queries: Sequence[int]) -> int | None:
+    """Return the row to begin at: the first that a prediction is about, else the last that is no special token."""
+    about = [prediction.position for prediction in text.predictions if prediction.position in queries]
+    if about:
+        return queries.index(about[0])
+    return next((n for n in range(len(queries) - 1, -1, -1) if not text.tokens[queries[n]].special), None)
 
 
 def units_known(*, words: bool, spans: bool) -> list[str]:

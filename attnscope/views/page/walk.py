@@ -1,5 +1,6 @@
 """A walk as data: scenes, heads and the table of keys. `web/src/model.ts` reads it."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from attnscope.views.page.container import Array, Container, Reference
 from attnscope.views.page.elements import spans_of, text_of
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import later_steps
+from attnscope.views.walk.glossary import GLOSSARY
 from attnscope.views.walk.keys import ACTIONS, ON_PAGES, spell_keys
 from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
 
@@ -62,7 +64,8 @@ _PAGE_HELP = {
     "digits": "Numbers in cells, or none.",
     "display": "Heads as the lens, thumbnails, roles, or one number.",
     "write": "Save a figure, the matrix, or this page.",
-    "help": "All keys.",
+    "help": "All keys, and what the words mean.",
+    "stage": "Next stage: scores, scaled, masked, weights.",
 }
 # Names of keys in browsers and in the table.
 _BROWSER_KEYS = {
@@ -106,6 +109,7 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
             "keys": list(_keys(scenes, len(source.texts), len(source.masks))),
             "browserKeys": _BROWSER_KEYS,
             "stageHelp": _STAGES,
+            "glossary": GLOSSARY,
             "phrases": _PHRASES,
             "words": _WORDS,
             "scenes": scenes,
@@ -173,6 +177,9 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         },
         "command": command if escape_control(pasted) == pasted else "",
         "first": list(scene.first),
+        "start": scene.start,
+        "model": "" if scene.model is None else text_of(Span(_file_name(scene.model), origin="untrusted")),
+        "maskName": text_of(Span(scene.mask, origin="untrusted")),
         "pairs": None if scene.alignment is None else {
             "queries": [list(pair) for pair in scene.alignment.queries],
             "keys": [list(pair) for pair in scene.alignment.keys],
@@ -182,6 +189,12 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "units": [_head(place, head, container) for place, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
     }  # fmt: skip
+
+
+def _file_name(model: str) -> str:
+    """Return the last part of a path, without the ending of a file of weights."""
+    name = re.split(r"[/\\]", model.rstrip("/\\"))[-1]
+    return name.removesuffix(".gguf")
 
 
 def _axis(axis: Axis) -> Node:

@@ -90,6 +90,7 @@ ON_PAGES: tuple[KeyAction, ...] = (
     KeyAction(
         "lens", ("a",), "This cell, or this row, in all heads; then 1 to 9 goes to one of the strongest.", _HEADS
     ),
+    KeyAction("direction", ("i",), "What the token reads, or who reads it.", _SHOW),
     KeyAction("scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _SHOW),
     KeyAction("sinks", ("z",), "Take sinks (first and special tokens) out of the scale, or back in.", _SHOW),
 )

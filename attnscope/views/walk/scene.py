@@ -211,6 +211,7 @@ class Scene(Owner):
     mask: str = ""
     rounded: int | None = None  # decimal places that saved numbers were rounded to; None for exact ones
     first: tuple[int, int] = (0, 0)
+    start: int | None = None  # index of the row that is shown first; None for the last
     random: bool = False
     width: int = 0  # dimensions of a value; 0 if outputs are not known
     units: Sequence[str] = ("tokens",)  # kinds of positions

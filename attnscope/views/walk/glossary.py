@@ -1,0 +1,20 @@
+"""What the words of a walk mean, each in one sentence: tooltips and help are made of it."""
+
+from attnscope.findings.row_statistics import ROW_STATISTICS
+
+GLOSSARY: dict[str, str] = {
+    "query": "The token that reads: a row of the matrix.",
+    "key": "A token that is read: a column of the matrix.",
+    "head": "One of several attention patterns that a layer computes; L13H8 is head 8 of layer 13, both from 0.",
+    "scores": "q·k, the product of query and key, before scaling.",
+    "scaled": "Scores × scale, with soft-cap and position bias if the model has them.",
+    "masked": "Scaled scores; cells that the mask forbids are −∞, and hatched.",
+    "weights": "Softmax of the masked scores: how much of its output a query takes from each key; a row sums to 1.",
+    "weight": "α, the share that a query takes from a key.",
+    "value": "α·‖v‖: the weight times the length of what is read.",
+    "projected": "α·‖v W‖: the length of what this head writes from there.",
+    "sinks": "Tokens that heads rest on: the first, special ones, and sinks that a head has learned.",
+    "reads": "A row: what a token takes from others.",
+    "read": "A column: who takes something from a token.",
+    **{statistic.name: statistic.meaning for statistic in ROW_STATISTICS},
+}
