@@ -385,3 +385,10 @@ def test_notes_are_about_what_is_shown(capsys):
         assert ("replaces the matrices" in " ".join(capsys.readouterr().out.split())) == noted
     assert main(["run", "The bank by the river", "--spans", "words", "--words"]) == 0
     assert "--layer L --head H adds the matrices of a head" in " ".join(capsys.readouterr().out.split())
+
+
+def test_bytes_of_a_character_hint_at_words(smollm2, capsys):
+    asked = ["run", "--model", str(smollm2), "--layer", "3", "--head", "2"]
+    for text, words, hinted in (("河岸", False, True), ("河岸", True, False), ("the bank", False, False)):
+        assert main([*asked, text, *(["--words"] if words else [])]) == 0
+        assert ("--words (whole words, not their bytes)" in " ".join(capsys.readouterr().out.split())) is hinted

@@ -47,6 +47,29 @@ def test_the_weight_on_other_documents_is_that_of_eager_attention():
     assert f"{pairs} pairs" in measured.reason
 
 
+def test_a_pack_that_only_end_tokens_mark_is_never_ok():
+    """The usual bug: documents one after the other, a mask of ones, no position_ids; ten drawn batches."""
+    made = model("llama")
+    end = made.config.eos_token_id
+    generator = torch.Generator().manual_seed(0)
+    for n_documents in range(2, 12):
+        documents = [torch.randint(5, 40, (int(size),), generator=generator) for size in range(2, 2 + n_documents)]
+        row = torch.cat([torch.cat((document, torch.tensor([end]))) for document in documents])[None]
+        packed = {"input_ids": row, "attention_mask": torch.ones_like(row)}
+        found = attnscope.doctor(made, packed, attn=["eager"])
+        for name in ("packed_documents", "packed_with_cache", "packed_positions"):
+            assert found[name].verdict == "unknown", (n_documents, name)
+            assert "if it is a pack, its documents read each other; pass documents=" in found[name].reason
+        (batch,) = {item.examined for item in found["packed_documents"].evidence}
+        assert batch == "batch"
+        if n_documents == 2:
+            numbers = torch.cat([torch.full((len(d) + 1,), n) for n, d in enumerate(documents)])[None]
+            assert attnscope.doctor(made, packed, documents=numbers)["packed_documents"].verdict == "wrong"
+    for alone in (torch.tensor([[7, 8, 9, end]]), torch.tensor([[end, end, 7, 8, end]])):
+        found = attnscope.doctor(made, {"input_ids": alone, "attention_mask": torch.ones_like(alone)}, attn=["eager"])
+        assert found["packed_documents"].verdict == "ok", alone
+
+
 def test_the_change_by_a_neighbour_is_that_of_the_logits():
     batch, documents = leaking()
     made = model("gpt2")

@@ -64,7 +64,7 @@ def test_alignment_is_that_of_the_matrices() -> None:
         "alignment-monotonicity": covariance / np.sqrt(spread),
     }
     product = expected["alignment-share"] * expected["alignment-sharpness"]
-    expected["alignment"] = product * np.maximum(expected["alignment-monotonicity"], 0)
+    expected["alignment"] = product * expected["alignment-monotonicity"]
     found = attnscope.heads(text=text, pair=pair, role=ROLES, **options)
     assert {role.name for role in found.data.roles} == set(ROLES)
     for role in found.data.roles:

@@ -104,6 +104,9 @@ def packs(exam: Examination) -> tuple[list[ExaminedBatch], str | None]:
     packed = [batch for batch in exam.batches if batch.packed]
     if packed:
         return packed, None
+    if unmarked := list(_unmarked(exam)):
+        # A pack of other texts would say nothing about the caller's batch.
+        return [], unmarked[0].reason
     if exam.subject.kind != "causal" or exam.subject.core is None or not exam.subject.takes("position_ids"):
         return [], "no batch is packed"
     if len(exam.rows) < 2:
@@ -133,16 +136,35 @@ def packed_documents(exam: Examination) -> list[Evidence]:
 
 
 def _unmarked(exam: Examination) -> Iterator[Evidence]:
-    """Yield evidence on batches that look packed without marking documents."""
+    """Yield evidence on batches that look packed without marking documents: begin or end tokens inside their rows."""
     special = exam.subject.words.special
     for batch in exam.batches:
-        if batch.documents is not None or special.bos is None or special.bos in (special.eos, special.pad):
+        if batch.documents is not None:
+            continue
+        ends = _ends_inside(batch, special.eos) if exam.subject.kind == "causal" else 0
+        if ends:
+            tokens = "an end token" if ends == 1 else f"{ends} end tokens"
+            reason = (f"a row has {tokens} inside, and no position_ids, cu_seq_lens, seq_idx or mask that tells "
+                      "documents apart: if it is a pack, its documents read each other; pass documents=")  # fmt: skip
+            yield unknown(batch.name, reason)
+        if ends or special.bos is None or special.bos in (special.eos, special.pad):
             continue
         begins = int(((batch.ids == special.bos) & batch.real).sum(1).max())
         if begins > 2:
             reason = (f"a row has {begins} begin tokens, but no position_ids, cu_seq_lens, seq_idx or mask that tells "
                       "documents apart; pass documents=")  # fmt: skip
             yield unknown(batch.name, reason)
+
+
+def _ends_inside(batch: ExaminedBatch, eos: int | None) -> int:
+    """Return the largest number of end tokens in a row that have other tokens before and after them."""
+    if eos is None:
+        return 0
+    ends = (batch.ids == eos) & batch.real
+    others = (batch.real & ~ends).long()
+    before = others.cumsum(1) > 0
+    after = others.flip(1).cumsum(1).flip(1) > 0
+    return int((ends & before & after).sum(1).max())
 
 
 def _neighbours_replaced(exam: Examination, batch: ExaminedBatch, backend: str, **more: Any) -> list[Evidence]:

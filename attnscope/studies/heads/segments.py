@@ -157,7 +157,7 @@ def alignment_parts(moments: Array, n_keys: int) -> dict[str, Array]:
     with np.errstate(invalid="ignore", divide="ignore"):
         monotonicity = np.where(spread > 1e-18, (sic / total - si * sc / total**2) / np.sqrt(spread), 0.0)
     return {
-        "alignment": share * sharpness * np.maximum(monotonicity, 0.0),
+        "alignment": share * sharpness * monotonicity,
         "alignment-share": share,
         "alignment-sharpness": sharpness,
         "alignment-monotonicity": monotonicity,

@@ -370,8 +370,16 @@ def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool)
         missing = [stage for stage in STAGES if stage not in {stage for head in heads for stage in head.stages}]
         if missing and all(text.words is None for text in report.texts):
             more.append(f"--stage {','.join(missing)}")
+        if any(text.words is None and _has_byte_pieces(text.tokens) for text in report.texts):
+            more.append("--words (whole words, not their bytes)")
         more.append("--top K")
     return more
+
+
+def _has_byte_pieces(tokens: Sequence[Token]) -> bool:
+    """Tell whether several tokens spell one character."""
+    places = [(token.start, token.end) for token in tokens]
+    return any(place == following and None not in place for place, following in pairwise(places))
 
 
 def more_options(options: Iterable[str], settings: DisplaySettings) -> Iterator[ViewPart]:
