@@ -6,7 +6,7 @@ AttnscopeError if an argument is invalid, the model or a text cannot be used, or
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
 from attnscope.api.arrays import GivenResult, from_qkv, from_weights
@@ -28,6 +28,7 @@ from attnscope.api.results import (
     result_type,
 )
 from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.base.files.atomic import check_name
 from attnscope.base.files.reading import read_file
 from attnscope.findings.array_files import ARRAY_FILES
 from attnscope.findings.codec import from_json, schema_of
@@ -72,9 +73,13 @@ __all__ = [
     "heads",
     "inspect",
     "load",
+    "open_dump",
     "open_model",
     "read_dump",
 ]
+
+if TYPE_CHECKING:
+    from attnscope.batch.dump_arrays import DumpArrays
 
 Loaded = TypeVar("Loaded", bound=Result[Any])
 _CAP = 4 << 30  # bytes of a file of findings
@@ -291,6 +296,24 @@ def read_dump(path: str | os.PathLike[str]) -> DumpFile:
         AttnscopeError: The file is not a dump. Iterating raises it, too, if a record is damaged or the end is missing.
     """
     return DumpFile(path)
+
+
+def open_dump(path: str | os.PathLike[str]) -> "DumpArrays":
+    """Map the arrays of a folder of shards into memory: each quantity for all texts, and each text's own.
+
+    Nothing is read before it is used, and checksums are not compared; `attnscope verify` does that.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        AttnscopeError: It is no folder of shards, or one that another program wrote.
+    """
+    from attnscope.batch.dump_arrays import DumpArrays
+
+    folder = file_path(path)
+    check_name(folder)
+    return DumpArrays(folder)
 
 
 def declared_studies() -> list[str]:

@@ -38,7 +38,7 @@ class RecordSink:
         """Skip the next records, which are written already."""
         self._journal.skip(count)
 
-    def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> Any:
+    def encode(self, records: Sequence[Record], new: int) -> Any:
         """Encode a window, of which the last `new` records are not written yet; may run in another process."""
         raise NotImplementedError
 
@@ -50,9 +50,9 @@ class RecordSink:
         """Write what `encode` returned of a window, and make it safe."""
         raise NotImplementedError
 
-    def write(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]] = ()) -> None:
+    def write(self, records: Sequence[Record], new: int) -> None:
         """Write a window and make it safe; see `encode`."""
-        self.write_encoded(self.encode(records, new, by_group), new)
+        self.write_encoded(self.encode(records, new), new)
 
     def finish(self) -> None:
         """Mark the dump as complete, once its journal is."""

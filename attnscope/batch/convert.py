@@ -80,7 +80,7 @@ def _write_dump(dump: Dump, target: Path) -> int:
         journal.start(encode(dump.header))
         counts = Counter[str]()
         for window in _windows(dump):
-            sink.write(window, len(window), [[record] for record in window])
+            sink.write(window, len(window))
             counts.update(record.status for record in window)
         journal.finish(counts)
     return counts.total()

@@ -16,24 +16,23 @@ from attnscope.batch.frames import TruncatedFrame, bounded_lines, open_lines
 from attnscope.batch.header import END, MAGIC, MEASURES, SCHEMA, Header, Settings
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End, Record, gather_parts
+from attnscope.batch.shards import DTYPES, TEXTS, Shard
 from attnscope.batch.sinks import INDEX
 from attnscope.findings.axes import arrays_in, faults
 from attnscope.findings.codec import decode_json
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.findings.run import STAGES
 
-_DTYPES = {"F32": np.float32, "I32": np.int32}
 _UNFINISHED = "is not finished"
 _RESTORE = "restore it from a backup"
 _GO_ON = "to resume, run the command that started it again"
 
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-_Shard = tuple[str, memoryview, dict[str, msgspec.Raw]]  # name, content and header entry of every array
 
 
 class _Place(msgspec.Struct):
-    dtype: Literal["F32", "I32"]
+    dtype: Literal["F32", "I32", "I16", "U16", "I64"]
     shape: list[_Size]
     data_offsets: tuple[_Size, _Size]
 
@@ -51,7 +50,7 @@ class Dump:
     path: Path  # the .jsonl (.jsonl.gz, .jsonl.zst) or .json file, or the folder
     header: Header = field(init=False)
     end: End | None = None
-    _last_shard: _Shard | None = None
+    _last_shard: tuple[str, Shard] | None = None
 
     def __post_init__(self) -> None:
         known = format_of(self.path)
@@ -89,20 +88,29 @@ class Dump:
         record: Record = decoded(body, Record, self.path)
         if record.shard is not None:
             if self._last_shard is None or self._last_shard[0] != record.shard:
-                self._last_shard = self._shard(record)
-            record = _with_arrays(record, self._last_shard, self.path / record.shard)
+                self._last_shard = record.shard, self._shard(record)
+            record = _with_arrays(record, self._last_shard[1], self.path / record.shard)
         check_record(record, self.header.settings, self.path)
         return record
 
-    def _shard(self, record: Record) -> _Shard:
+    def _shard(self, record: Record) -> Shard:
         name = str(record.shard)
         if "/" in name or "\\" in name or not name.endswith(".safetensors"):
             raise AttnscopeError(f"refers to the shard '{name}'", where=self.path, hint="expected a plain file name")
         data = _read(self.path / name)
         if f"{crc32(data):08x}" != record.shard_check:
             raise AttnscopeError("the shard is damaged", where=self.path / name, hint=_RESTORE)
-        start = 8 + int.from_bytes(data[:8], "little")
-        return name, memoryview(data)[start:], decoded(data[8:start], dict[str, msgspec.Raw], self.path / name)
+        return read_shard(memoryview(data), self.path / name, self.header.settings.digits)
+
+
+def read_shard(data: Any, path: Path, digits: int | None) -> Shard:
+    """Return the arrays of a shard as views of its bytes; see `shards`."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    places = decoded(bytes(data[8:start]), dict[str, _Place], path)
+    arrays = {name: _array(data[start:], place, f"{path}: {name}") for name, place in places.items()}
+    if TEXTS not in arrays:
+        raise AttnscopeError(f"has no array '{TEXTS}'", where=path, hint=_RESTORE)
+    return Shard(arrays, digits)
 
 
 def read_document(path: Path) -> Iterator[bytes]:
@@ -155,27 +163,22 @@ def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
         raise AttnscopeError(f"is not a dump ({e})", where=path, hint="create one with attnscope batch") from e
 
 
-def _with_arrays(record: Record, shard: _Shard, path: Path) -> Record:
-    _, data, places = shard
-    prefix = f"{record.index}/"
-    arrays = {
-        name.removeprefix(prefix): _array(data, decoded(place, _Place, path), f"{path}: {name}")
-        for name, place in places.items()
-        if name.startswith(prefix)
-    }
-    if not arrays:
-        raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
+def _with_arrays(record: Record, shard: Shard, path: Path) -> Record:
     try:
+        arrays = shard.of_record(record.index, len(record.key_tokens))
+        if not arrays:
+            raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
         return msgspec.structs.replace(record, shard=None, shard_check=None, **gather_parts(arrays))
-    except TypeError as e:  # an additional name, or a missing one
+    except (TypeError, ValueError, LookupError) as e:  # an additional name, or a missing one, or another shape
         raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
 
 
-def _array(data: memoryview, place: _Place, where: str) -> Any:
+def _array(data: Any, place: _Place, where: str) -> Any:
     low, high = place.data_offsets
-    if high > len(data) or 4 * prod(place.shape) != high - low:
+    dtype = np.dtype(DTYPES[place.dtype])
+    if high > len(data) or dtype.itemsize * prod(place.shape) != high - low:
         raise AttnscopeError("its size does not match its shape", where=where, hint=_RESTORE)
-    return np.frombuffer(data[low:high], dtype=_DTYPES[place.dtype]).reshape(place.shape)
+    return np.frombuffer(data[low:high], dtype=dtype).reshape(place.shape)
 
 
 _LARGEST = 1 << 62

@@ -59,7 +59,7 @@ class ParquetSink(RecordSink):
     def _folders(self) -> list[Path]:
         return [self._folder] if len(self._kinds) == 1 else [self._folder / kind for kind in self._kinds]
 
-    def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _TableFiles:
+    def encode(self, records: Sequence[Record], new: int) -> _TableFiles:
         there = [record for record in records if record.status == "ok"]
         name = check = None
         files = [_table(kind, self._settings, there) for kind in self._kinds] if there else []

@@ -361,6 +361,6 @@ def group_runner(task: Task, work: TextWorker[Any], send: Callable[[str, Any], N
 def _result(window: WindowRecords, sink: RecordSink) -> _WindowResult:
     fresh = window.records[len(window.records) - window.new :]
     outcomes = [(record.status, record.error, len(record.tokens)) for record in fresh]
-    encoded = sink.encode(window.records, window.new, window.by_group)
+    encoded = sink.encode(window.records, window.new)
     slowest = sorted(slow_texts(window), reverse=True)[:3]
     return _WindowResult(encoded, window.new, outcomes, slowest)

@@ -168,7 +168,7 @@ class Runner(Generic[T]):
             self._computer.partial = PartialWindow()
             if end > fresh:
                 self._limit.submitted = True
-                writer.submit(partial(self._sink.write, records[:end], end - fresh, window.by_group), then)
+                writer.submit(partial(self._sink.write, records[:end], end - fresh), then)
         if bad < len(records):
             writer.wait()
             raise strict_failure(records[bad].error, items[bad])

@@ -18,15 +18,15 @@ from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
 from attnscope.batch.journal import Journal, Stream, scan
 from attnscope.batch.parquet_sink import check_folder, files_checksum, open_tables
-from attnscope.batch.records import Record, arrays_of, encode
+from attnscope.batch.records import Record, encode
+from attnscope.batch.shards import NAMES, ShardArray, pack
+from attnscope.findings.codec import decode_json
 from attnscope.findings.record_parts import PARTS
 
 INDEX = "index.jsonl"
 STANDARD_OUTPUT = "-"
 _TEMPORARY, _SHARD, _NEW = ".shard.tmp", "[0-9]" * 9 + ".safetensors", ".new"
-_WindowArrays = tuple[Sequence[Record], Sequence[Sequence[Record]]]  # records of a window, and the same by group
 _PAGE = 4096  # bytes
-_DTYPES = {"float32": "F32", "int32": "I32"}
 
 
 class JsonlSink(RecordSink):
@@ -38,7 +38,7 @@ class JsonlSink(RecordSink):
         super().__init__(journal)
         self.whole_windows = journal.framed
 
-    def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> list[bytes]:
+    def encode(self, records: Sequence[Record], new: int) -> list[bytes]:
         return [encode(record) for record in records[len(records) - new :]]
 
     def first(self, encoded: list[bytes], count: int) -> list[bytes]:
@@ -60,17 +60,18 @@ class SafetensorsSink(RecordSink):
         super().__init__(journal)
         self._files, self._folder, self._blocks = files, journal.path.parent, DirectWriter(files)
 
-    def encode(self, records: Sequence[Record], new: int, by_group: Sequence[Sequence[Record]]) -> _WindowArrays:
+    def encode(self, records: Sequence[Record], new: int) -> Sequence[Record]:
         """Return a window as it is: writing its arrays takes the time."""
-        return records, by_group
+        return records
 
-    def write_encoded(self, encoded: _WindowArrays, new: int) -> None:
-        records, by_group = encoded
+    def write_encoded(self, encoded: Sequence[Record], new: int) -> None:
+        records = encoded
         computed = [record for record in records if record.status == "ok"]
         name = check = None
         if computed:
             name = f"{computed[0].index:09d}.safetensors"
-            arrays = {name: array for group in by_group for name, array in _in_memory_order(group)}
+            # the widest numbers first, so that each array lies where its numbers may be mapped
+            arrays = sorted(pack(computed, self._digits), key=lambda array: -np.dtype(array.dtype).itemsize)
             path = self._folder / (name + _NEW if self._journal.beside else name)
             check = self.written.shards[name] = f"{self._write(path, arrays):08x}"
         self._append([encode(without_arrays(record, name, check)) for record in records[len(records) - new :]], new)
@@ -79,7 +80,12 @@ class SafetensorsSink(RecordSink):
         with naming_errors(self._folder):
             _name_shards(self._folder, self.written.shards, self._files)
 
-    def _write(self, path: Path, arrays: "dict[str, np.ndarray[Any, Any]]") -> int:
+    @property
+    def _digits(self) -> int | None:
+        header = self.written.header
+        return None if header is None else decode_json(header, _Digits).settings.digits
+
+    def _write(self, path: Path, arrays: Sequence[ShardArray]) -> int:
         """Write a whole file or none, and return its CRC-32; the index lock keeps others from the temporary name."""
         temporary = path.parent / _TEMPORARY
         with naming_errors(path):
@@ -88,8 +94,8 @@ class SafetensorsSink(RecordSink):
                 try:
                     self._blocks.start(descriptor)
                     self._blocks.put(np.frombuffer(_header(arrays), dtype=np.uint8))
-                    for array in arrays.values():
-                        self._blocks.put(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+                    for piece in (piece for array in arrays for piece in array.pieces):
+                        self._blocks.put(np.ascontiguousarray(piece).reshape(-1).view(np.uint8))
                     crc = self._blocks.finish()
                 finally:
                     self._files.close(descriptor)
@@ -102,11 +108,14 @@ class SafetensorsSink(RecordSink):
         return crc
 
 
-def _in_memory_order(group: Sequence[Record]) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
-    """Yield names and arrays of records of one forward pass, in memory order."""
-    arrays = [(record.index, arrays_of(record)) for record in group if record.status == "ok"]
-    for key in dict.fromkeys(key for _, by_key in arrays for key in by_key):  # an array may be missing in some texts
-        yield from ((f"{index}/{key}", by_key[key]) for index, by_key in arrays if key in by_key)
+class _Rounding(msgspec.Struct):
+    digits: int | None = None
+
+
+class _Digits(msgspec.Struct):
+    """The members of a header that say to how many decimals numbers are rounded."""
+
+    settings: _Rounding
 
 
 def without_arrays(record: Record, shard: str | None, check: str | None) -> Record:
@@ -117,13 +126,13 @@ def without_arrays(record: Record, shard: str | None, check: str | None) -> Reco
     return msgspec.structs.replace(record, shard=shard, shard_check=check, **bare)
 
 
-def _header(arrays: "dict[str, np.ndarray[Any, Any]]") -> bytes:
+def _header(arrays: Sequence[ShardArray]) -> bytes:
     """Build the header of a .safetensors file, padded so that its arrays start at a page, as a reader may map them."""
     header: dict[str, Any] = {}
     end = 0
-    for name, array in arrays.items():
+    for array in arrays:
         start, end = end, end + array.nbytes
-        header[name] = {"dtype": _DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [start, end]}
+        header[array.name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % _PAGE)
     return len(text).to_bytes(8, "little") + text

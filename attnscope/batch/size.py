@@ -21,7 +21,8 @@ _SAMPLE = 16  # texts whose tokens are counted
 _WORTH_SAYING = 100_000_000  # bytes
 _SMALLER = 4  # times that averages of heads have to be smaller to be worth mentioning
 # Bytes of a number and of what a line has beside numbers, measured on glosses of WordNet through MiniLM.
-_EXACT, _ROUNDED, _BINARY = 10.5, 5.3, 4.1
+_EXACT, _ROUNDED = 10.5, 5.3
+_BINARY, _ROUNDED_BINARY = 4.0, 2.1
 _TOKEN, _UNIT = 75, 8
 _PACKED = {"gzip": 0.36, "zstd": 0.38}  # size of compressed lines in proportion to the lines
 
@@ -93,7 +94,7 @@ def _sample(preparer: TextPreparer, items: SelectedItems, bounds: Grouping) -> l
 def _value_bytes(settings: Settings, dump_format: DumpFormat | None) -> tuple[float, float]:
     """Return the bytes of a number, and the share that is left of what a line has beside numbers."""
     if dump_format is not None and dump_format.layout == "shards":
-        return _BINARY, 1.0
+        return _BINARY if settings.digits is None else _ROUNDED_BINARY, 1.0
     share = 1.0 if dump_format is None else _PACKED.get(dump_format.packing or "", 1.0)
     return share * (_ROUNDED if settings.digits is not None else _EXACT), share
 

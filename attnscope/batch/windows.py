@@ -92,7 +92,6 @@ class WindowRecords:
     items: list[Item]  # the texts, in the order of the input
     records: list[Record]
     new: int  # how many of these, the last ones, are not written yet
-    by_group: list[list[Record]]  # the records as they went through the model, group by group
     seconds: dict[int, float]
 
 
@@ -168,15 +167,15 @@ class WindowComputer(Generic[T]):
         by_place = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
         places = [place for place in range(len(window.items)) if place not in by_place]
         self.partial = PartialWindow(range(done, len(window.items)), by_place)
-        by_group, seconds = dict[int, list[Record]](), dict[int, float]()
+        seconds = dict[int, float]()
         self._check_room([size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds)
 
         def report_progress() -> None:
             on_records([record for place, record in by_place.items() if place >= done])
 
         groups = group_texts([window.sizes[place] for place in places], self._bounds)
-        numbered = enumerate([places[i] for i in group] for group in groups)
-        for number, chosen in sorted(numbered, key=lambda group: self._start_time(window, group[1])):
+        chosen_groups = [[places[i] for i in group] for group in groups]
+        for chosen in sorted(chosen_groups, key=lambda group: self._start_time(window, group)):
             item, size = window.items[chosen[0]], window.sizes[chosen[0]]
             if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
                 error = f"{size.held:,} numbers are more than memory holds"
@@ -184,13 +183,11 @@ class WindowComputer(Generic[T]):
                 continue
             if max(chosen) >= first:
                 self._check_room([window.sizes[place].values for place in chosen], self._holds)
-                by_group[number] = self._group_records(window, chosen, seconds)
-                by_place |= dict(zip(chosen, by_group[number], strict=True))
+                by_place |= dict(zip(chosen, self._group_records(window, chosen, seconds), strict=True))
             report_progress()
         report_progress()  # of those that were skipped or failed, too
         records = [by_place[place] for place in range(first, len(window.items))]
-        ordered = [by_group[number] for number in sorted(by_group)]
-        return WindowRecords(window.items[first:], records, len(window.items) - done, ordered, seconds)
+        return WindowRecords(window.items[first:], records, len(window.items) - done, seconds)
 
     def _start_time(self, window: TextWindow[T], places: list[int]) -> float:
         return self.suspects.start_time(window.items[place].index for place in places)

@@ -69,7 +69,7 @@ class Windows(RecordSink):
         super().__init__(SimpleNamespace(written=JournalState()))
         self.windows = []
 
-    def encode(self, records, new, by_group):
+    def encode(self, records, new):
         return records
 
     def first(self, encoded, count):

@@ -184,12 +184,18 @@ def test_shards_load_in_one_line_and_hold_the_same(tmp_path):
     dump(tmp_path, settings=FULL)
     dump(tmp_path, name="folder", settings=FULL)
     shards = sorted((tmp_path / "folder").glob("*.safetensors"))
-    arrays = {name: array for shard in shards for name, array in load_file(shard).items()}
-    assert "0/stages.weights" in load_file(shards[0])
+    (arrays,) = map(load_file, shards)
+    done = [record for record in found(tmp_path) if record.status == "ok"]
+    assert arrays["texts"].tolist() == [record.index for record in done]
+    assert arrays["rows.entropy"].shape == (sum(len(record.tokens) for record in done), len(done[0].units))
     for record, other in zip(found(tmp_path), found(tmp_path, "folder"), strict=True):
         assert records.encode(record) == records.encode(other)
-        if record.status == "ok":
-            np.testing.assert_array_equal(arrays[f"{record.index}/stages.weights"], record.stages["weights"])
+    for number, record in enumerate(done):
+        start, end = arrays["rows.entropy/offsets"][number : number + 2]
+        np.testing.assert_array_equal(arrays["rows.entropy"][start:end].T, record.rows.entropy)
+        start, end = arrays["stages.weights/offsets"][number : number + 2]
+        matrices = arrays["stages.weights"][start:end].reshape(arrays["stages.weights/shape"][number])
+        np.testing.assert_array_equal(matrices, record.stages["weights"])
 
 
 @pytest.mark.parametrize("name", ["dump.jsonl", "folder"])

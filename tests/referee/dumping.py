@@ -164,11 +164,8 @@ def _records(path: Path) -> Iterator[Json]:
         if "shard" in record:
             shard = path / record["shard"]
             same("shard_check", f"{crc32(shard.read_bytes()):08x}", record["shard_check"])
-            for name, array in load_file(shard).items():
-                index, _, rest = name.partition("/")
-                part, _, key = rest.partition(".")
-                if int(index) != record["index"]:
-                    continue
+            for name, array in _of_shard(load_file(shard), record):
+                part, _, key = name.partition(".")
                 if key == "masked" and np.isnan(array).any():
                     raise Mismatch("stages.masked: NaN in a shard, where a cell is -inf if it is not allowed")
                 values = (
@@ -179,6 +176,31 @@ def _records(path: Path) -> Iterator[Json]:
                 else:
                     record[part] = values
         yield record
+
+
+_AXES_FIRST = {"top": 1, "rows": 1, "columns": 1, "spans.sink": 1, "stages.output": 1, "span_effects": 0}
+
+
+def _of_shard(arrays: dict[str, Any], record: Json) -> Iterator[tuple[str, Any]]:
+    """The arrays of one record in a shard, by name; see docs/dumps.md."""
+    for name, array in arrays.items():
+        if "/" in name or name == "texts":
+            continue
+        mine = np.flatnonzero(arrays.get(f"{name}/texts", arrays["texts"]) == record["index"])
+        if not len(mine):
+            continue
+        (number,), offsets = mine, arrays.get(f"{name}/offsets")
+        if offsets is None:
+            yield name, array[number]
+            continue
+        part = array[offsets[number] : offsets[number + 1]]
+        if f"{name}/shape" in arrays:
+            yield name, part.reshape(arrays[f"{name}/shape"][number])
+            continue
+        part = np.moveaxis(part, 0, _AXES_FIRST[name if name in _AXES_FIRST else name.partition(".")[0]])
+        if name.startswith("top."):
+            part = part[..., : len(record["tokens"])]
+        yield name, np.where(part == 65535, -1, part.astype(int)) if part.dtype == np.uint16 else part
 
 
 def _record(where: str, record: Json, arrays: Json, item: Call, made: Dumping, model: Model) -> None:

@@ -1,0 +1,126 @@
+"""A folder of shards as arrays that are mapped into memory, of the whole dump and of each text."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnscope.base.errors import PARQUET, AttnscopeError
+from attnscope.batch.dump_reader import Dump, read_shard
+from attnscope.batch.header import Header
+from attnscope.batch.shards import OFFSETS, TEXTS, Shard, declared, own_axes
+from attnscope.batch.sinks import INDEX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class RaggedArray:
+    """One quantity of all texts, shard after shard, as it is stored: nothing is copied.
+
+    Attributes:
+        name: Its name, such as `rows.entropy`.
+        axes: Axes of a chunk: for `rows.entropy` query (of all texts), unit; for `heads.entropy` text, unit; flat for
+            matrices.
+        chunks: One array for each shard.
+        offsets: Where each text begins in its chunk, and the end; None for one row a text.
+        texts: Numbers of the records of each chunk.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    chunks: list[_Array]
+    offsets: list[_Array] | None
+    texts: list[_Array]
+
+    def to_arrow(self) -> "pa.ChunkedArray":
+        """Return a list for each text, without copying; positions and rounded numbers as they are stored.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+        """
+        PARQUET.require("to_arrow")
+        import pyarrow as pa
+
+        chunks = []
+        for number, chunk in enumerate(self.chunks):
+            kind = pa.from_numpy_dtype(chunk.dtype)
+            values = pa.Array.from_buffers(kind, chunk.size, [None, pa.py_buffer(chunk.reshape(-1))])
+            for size in reversed(chunk.shape[1:]):
+                values = pa.FixedSizeListArray.from_arrays(values, int(size))
+            if self.offsets is not None:
+                offsets = self.offsets[number]
+                place = pa.Array.from_buffers(pa.int64(), len(offsets), [None, pa.py_buffer(offsets)])
+                values = pa.LargeListArray.from_arrays(place, values)
+            chunks.append(values)
+        return pa.chunked_array(chunks)
+
+
+class DumpArrays(Mapping[str, RaggedArray]):
+    """The arrays of a folder of shards, by name; nothing is read before it is used, and checksums are not compared.
+
+    Attributes:
+        header: The header line: provenance, mask, settings.
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not (path / INDEX).is_file():
+            hint = "name a folder that attnscope batch wrote, or convert the dump to one"
+            raise AttnscopeError("is no folder of shards", where=path, hint=hint)
+        self.path = path
+        self.header: Header = Dump(path).header
+        names = sorted(path.glob("[0-9]" * 9 + ".safetensors"))
+        self._shards = [self._open(name) for name in names]
+
+    def _open(self, path: Path) -> Shard:
+        mapped = np.memmap(path, dtype=np.uint8, mode="r")
+        return read_shard(mapped.data, path, self.header.settings.digits)
+
+    @cached_property
+    def texts(self) -> _Array:
+        """Numbers of the records with findings, ascending."""
+        return np.concatenate([shard.texts for shard in self._shards]) if self._shards else np.empty(0, np.int64)
+
+    def text(self, index: int) -> dict[str, _Array]:
+        """Return the arrays of one record as they are stored, such as `top.keys`, (query, unit, rank): views.
+
+        Raises:
+            KeyError: The dump has no record of this number with findings.
+        """
+        firsts = [int(shard.texts[0]) for shard in self._shards]
+        place = int(np.searchsorted(firsts, index, side="right")) - 1
+        if place < 0 or self._shards[place].place(TEXTS, index) is None:
+            raise KeyError(index)
+        shard = self._shards[place]
+        numbers = {name: shard.place(name, index) for name in shard.paths}
+        return {name: shard.part(name, number) for name, number in numbers.items() if number is not None}
+
+    def __getitem__(self, name: str) -> RaggedArray:
+        """Return one quantity of all texts."""
+        shards = [shard for shard in self._shards if name in shard.paths]
+        if not shards:
+            raise KeyError(name)
+        own, axes = own_axes(name), declared(name).axes
+        moved = ("text", *axes)
+        if len(own) == 1:
+            moved = (axes[own[0]], *(axis for index, axis in enumerate(axes) if index != own[0]))
+        return RaggedArray(
+            name,
+            ("cell",) if len(own) > 1 else moved,
+            [shard.arrays[name] for shard in shards],
+            [shard.arrays[name + OFFSETS] for shard in shards] if own else None,
+            [shard.arrays.get(f"{name}/{TEXTS}", shard.texts) for shard in shards],
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for shard in self._shards for name in shard.paths))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))

@@ -1,0 +1,216 @@
+"""The arrays of the records of a window as one .safetensors file, in which each quantity is one array.
+
+An array along one axis of a text's own length (its queries, its sources) has that axis first, for all texts one after
+the other: `rows.entropy` is (queries of all texts, units), `top.keys` (queries of all texts, units, ranks). An array
+along units alone is (texts, units). Matrices, which have two such axes, are flat. `texts` are the numbers of the
+records, and for an array `x`
+
+- `x/offsets` is where each text begins in it, and the end;
+- `x/shape` is each text's shape, of flat arrays;
+- `x/texts` are the numbers of the records that have it, if not all do.
+
+Positions are uint16 if all are below 65,535, which stands for none; else int32, and −1 stands for none. Numbers that
+are rounded to d decimals are int16 or int32, in units of 10^−d; the smallest integer stands for none.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from attnscope.batch.records import Record, arrays_of
+from attnscope.findings.arrays import Along
+from attnscope.findings.axes import declared_paths
+
+_FIXED = {"unit", "rank", "width"}  # axes that have one length in all texts
+TEXTS, OFFSETS, SHAPES = "texts", "/offsets", "/shape"
+DTYPES = {"F32": np.float32, "I32": np.int32, "I16": np.int16, "U16": np.uint16, "I64": np.int64}
+NAMES = {np.dtype(dtype).name: name for name, dtype in DTYPES.items()}
+_NO_POSITION = 65_535
+_Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class ShardArray:
+    """One array of a shard, in pieces that follow each other in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: Sequence[_Array]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(piece.nbytes for piece in self.pieces)
+
+
+@cache
+def declared(path: str) -> Along:
+    """Return the declaration of an array of a record, by its path, such as `stages.output`; KeyError without one."""
+    paths = declared_paths(Record)
+    part, _, member = path.partition(".")
+    return paths[path] if path in paths else paths[part].of_member(member)
+
+
+def own_axes(path: str) -> list[int]:
+    """Return the indices of the axes of an array that have another length in every text."""
+    return [index for index, axis in enumerate(declared(path).axes) if axis not in _FIXED]
+
+
+def pack(records: Sequence[Record], digits: int | None) -> Iterator[ShardArray]:
+    """Yield the arrays of a shard.
+
+    Args:
+        records: Those with findings, in the order of the input.
+        digits: Decimal places to which numbers other than stages are rounded; None for exact numbers.
+    """
+    indices = [record.index for record in records]
+    yield _whole(TEXTS, np.array(indices, dtype=np.int64))
+    by_path: dict[str, dict[int, _Array]] = {}
+    for record in records:
+        for path, array in arrays_of(record).items():
+            by_path.setdefault(path, {})[record.index] = array
+    for path, arrays in by_path.items():
+        yield from _quantity(path, list(arrays.values()), digits)
+        if len(arrays) < len(indices):
+            yield _whole(f"{path}/{TEXTS}", np.array(list(arrays), dtype=np.int64))
+
+
+def _quantity(path: str, arrays: list[_Array], digits: int | None) -> Iterator[ShardArray]:
+    arrays = _stored(path, arrays, digits)
+    own = own_axes(path)
+    if len(own) > 1:
+        pieces = [array.reshape(-1) for array in arrays]
+        yield ShardArray(path, pieces[0].dtype.name, (sum(map(len, pieces)),), pieces)
+        yield _offsets(path, [len(piece) for piece in pieces])
+        yield _whole(path + SHAPES, np.array([array.shape for array in arrays], dtype=np.int64))
+        return
+    if not own:
+        yield _whole(path, np.stack(arrays))
+        return
+    rows = [np.moveaxis(array, own[0], 0) for array in arrays]
+    if "rank" in declared(path).axes:
+        ranks = max(row.shape[-1] for row in rows)
+        rows = [_padded(row, ranks) for row in rows]
+    yield ShardArray(path, rows[0].dtype.name, (sum(map(len, rows)), *rows[0].shape[1:]), rows)
+    yield _offsets(path, [len(row) for row in rows])
+
+
+def _padded(row: _Array, ranks: int) -> _Array:
+    """Return ranks that a short text does not have as none."""
+    if row.shape[-1] == ranks:
+        return row
+    padded = np.full((*row.shape[:-1], ranks), _none(row.dtype), dtype=row.dtype)
+    padded[..., : row.shape[-1]] = row
+    return padded
+
+
+def _none(dtype: np.dtype[Any]) -> float | int:
+    """Return what stands for none: among positions if unsigned or int32, else among rounded numbers."""
+    if dtype.kind == "f":
+        return float("nan")
+    if dtype == np.uint16:
+        return _NO_POSITION
+    return -1 if dtype == np.int32 else int(np.iinfo(dtype).min)
+
+
+def _stored(path: str, arrays: list[_Array], digits: int | None) -> list[_Array]:
+    """Return the arrays of a quantity in the type in which they are stored."""
+    if declared(path).positions is not None:
+        largest = max((int(array.max()) for array in arrays if array.size), default=0)
+        if largest >= _NO_POSITION:
+            return arrays
+        return [array.astype(np.uint16) for array in arrays]  # −1 becomes 65,535
+    if digits is None or path.startswith("stages.") or arrays[0].dtype.kind != "f":
+        return arrays
+    scaled = [np.rint(array * np.float32(10**digits)) for array in arrays]
+    reach = max((float(np.nanmax(np.abs(array), initial=0.0)) for array in scaled), default=0.0)
+    kind = np.iinfo(np.int16 if reach < np.iinfo(np.int16).max else np.int32)
+    if reach >= np.iinfo(np.int32).max:
+        return arrays
+    return [np.where(np.isnan(array), kind.min, array).astype(kind.dtype) for array in scaled]
+
+
+def _whole(name: str, array: _Array) -> ShardArray:
+    return ShardArray(name, array.dtype.name, array.shape, [array])
+
+
+def _offsets(path: str, lengths: list[int]) -> ShardArray:
+    return _whole(path + OFFSETS, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The arrays of a shard, as they are stored; they may be mapped into memory."""
+
+    arrays: Mapping[str, _Array]
+    digits: int | None
+
+    @cached_property
+    def texts(self) -> _Array:
+        """Numbers of its records, ascending."""
+        return self.arrays[TEXTS]
+
+    @property
+    def paths(self) -> list[str]:
+        """Return the names of its quantities."""
+        return [name for name in self.arrays if name != TEXTS and "/" not in name]
+
+    def of_record(self, index: int, sources: int) -> dict[str, _Array]:
+        """Return the arrays of a record that has so many sources, as Record has them.
+
+        Raises:
+            ValueError: An array contradicts its offsets or its shape; KeyError or IndexError if one is missing.
+        """
+        arrays = {}
+        for path in self.paths:
+            number = self.place(path, index)
+            if number is not None:
+                arrays[path] = self.read(path, number, sources)
+        return arrays
+
+    def place(self, path: str, index: int) -> int | None:
+        """Return where a record is among those that have an array; None if it does not have it."""
+        texts = self.arrays.get(f"{path}/{TEXTS}", self.texts)
+        number = int(np.searchsorted(texts, index))
+        return number if number < len(texts) and texts[number] == index else None
+
+    def part(self, path: str, number: int) -> _Array:
+        """Return a text's part of an array as it is stored, a view; see the module."""
+        array = self.arrays[path]
+        own = own_axes(path)
+        if not own:
+            return array[number]  # type: ignore[no-any-return]
+        start, end = map(int, self.arrays[path + OFFSETS][number : number + 2])
+        if not 0 <= start <= end <= len(array):
+            raise ValueError(f"{path}: its offsets leave the array")
+        part = array[start:end]
+        return part.reshape(self.arrays[path + SHAPES][number]) if len(own) > 1 else part
+
+    def read(self, path: str, number: int, sources: int) -> _Array:
+        """Return a text's part of an array as Record has it, positions as int32 and numbers as float32."""
+        part, own = self.part(path, number), own_axes(path)
+        if len(own) == 1:
+            part = np.moveaxis(part, 0, own[0])
+        if "rank" in declared(path).axes:
+            part = part[..., :sources]
+        return self.decoded(path, part)
+
+    def decoded(self, path: str, stored: _Array) -> _Array:
+        """Return positions as int32, −1 for none, and numbers as float32, NaN for none."""
+        along = declared(path)
+        if along.positions is not None:
+            positions = stored.astype(np.int32)
+            if stored.dtype == np.uint16:
+                positions[stored == _NO_POSITION] = -1
+            return positions
+        if stored.dtype.kind == "f" or along.runs is not None:
+            return stored
+        if self.digits is None:
+            raise ValueError(f"{path}: holds {stored.dtype}, and the dump's numbers are not rounded")
+        numbers = stored.astype(np.float32) / np.float32(10**self.digits)
+        numbers[stored == np.iinfo(stored.dtype).min] = np.nan
+        return numbers

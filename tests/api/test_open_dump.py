@@ -1,0 +1,99 @@
+"""Folders of dumps as arrays: each quantity is one array of all texts, mapped into memory and equal to the records'."""
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.base.errors import AttnscopeError
+from attnscope.batch.dump_reader import Dump
+from attnscope.batch.records import arrays_of
+from attnscope.cli import main
+
+TEXTS = ("the bank by the river was old", "", "river", "we sat on the old [MASK] by the river all day and all night")
+KEEP = {
+    "brief": ("--keep", "brief"),
+    "everything": ("--keep", "top,rows,columns,heads,pooled,effects", "--stage", "weights,output", "--top", "5"),
+    "some rows": ("--keep", "top,rows", "--query", "1:3"),
+}
+
+
+@pytest.fixture(params=KEEP)
+def folder(request, tmp_path):
+    texts = TEXTS if request.param != "some rows" else TEXTS[:2] + TEXTS[3:]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    words = ["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / "dump"), "--quiet", *KEEP[request.param]]
+    assert main(words) == 0
+    return tmp_path / "dump"
+
+
+def stored(path, array, ranks):
+    """An array of a record as a shard stores it."""
+    if path.startswith(("heads.", "effects.", "stages.weights", "pooled")):
+        return array
+    moved = np.moveaxis(array, 1, 0)
+    if not path.startswith("top."):
+        return moved
+    padded = np.full((*moved.shape[:-1], ranks), -1 if path == "top.keys" else np.nan, dtype=moved.dtype)
+    padded[..., : moved.shape[-1]] = moved
+    return padded
+
+
+def test_arrays_of_each_text_are_those_of_its_record(folder):
+    arrays, compared = attnscope.open_dump(folder), 0
+    records = [record for record in Dump(folder).records() if record.status == "ok"]
+    assert arrays.texts.tolist() == [record.index for record in records]
+    for record in records:
+        parts = arrays.text(record.index)
+        expected = arrays_of(record)
+        assert set(parts) == set(expected)
+        for path, part in parts.items():
+            assert not part.flags.owndata, "a view of the file"
+            numbers = part.astype(np.float64)
+            if part.dtype == np.uint16:
+                numbers[part == 65535] = -1
+            elif part.dtype == np.int16:
+                numbers = np.where(part == -32768, np.nan, np.float32(numbers) / np.float32(1000))
+            ranks = part.shape[-1]
+            np.testing.assert_array_equal(numbers, stored(path, expected[path], ranks), err_msg=path)
+            compared += 1
+    assert compared >= 10
+    with pytest.raises(KeyError):
+        arrays.text(1)  # it is blank
+
+
+def test_quantities_of_the_whole_dump_are_ragged_arrays_without_a_copy(folder):
+    pa = pytest.importorskip("pyarrow")
+    arrays = attnscope.open_dump(folder)
+    assert len(arrays) == len(list(arrays)) > 3
+    for name, ragged in arrays.items():
+        assert [len(texts) for texts in ragged.texts] == [len(lists.to_pylist()) for lists in ragged.to_arrow().chunks]
+        for number, (chunk, lists) in enumerate(zip(ragged.chunks, ragged.to_arrow().chunks, strict=True)):
+            flat = lists
+            while pa.types.is_nested(flat.type):
+                flat = flat.values if pa.types.is_large_list(flat.type) else flat.flatten()
+            assert flat.buffers()[1].address == chunk.ctypes.data, name
+            for place, text in enumerate(ragged.texts[number].tolist()):
+                part = arrays.text(text)[name]
+                np.testing.assert_array_equal(np.array(lists[place].as_py()).reshape(-1), part.reshape(-1))
+    with pytest.raises(KeyError):
+        arrays["rows.nothing"]
+
+
+def test_numbers_of_a_brief_dump_take_two_bytes(tmp_path):
+    (tmp_path / "texts.txt").write_text("the bank by the river was old\n" * 40)
+    for name in ("dump", "dump.jsonl"):
+        assert main(["batch", str(tmp_path / "texts.txt"), "-o", str(tmp_path / name), "--quiet"]) == 0
+    arrays = attnscope.open_dump(tmp_path / "dump")
+    types = {name: {str(chunk.dtype) for chunk in arrays[name].chunks} for name in arrays}
+    assert types.pop("top.keys") == {"uint16"}
+    assert set.union(*types.values()) == {"int16"}
+    for record, other in zip(Dump(tmp_path / "dump").records(), Dump(tmp_path / "dump.jsonl").records(), strict=True):
+        np.testing.assert_array_equal(record.rows.entropy, other.rows.entropy)
+        np.testing.assert_array_equal(record.top.weight, other.top.weight)
+
+
+def test_what_is_no_folder_of_shards_is_refused(tmp_path):
+    with pytest.raises(AttnscopeError, match="is no folder of shards"):
+        attnscope.open_dump(tmp_path)
+    with pytest.raises(AttnscopeError, match="path: int is not a path"):
+        attnscope.open_dump(5)
