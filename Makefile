@@ -2,7 +2,7 @@
 PYTHON ?= python3
 RUN = . .venv/bin/activate &&
 
-.PHONY: setup test exhaustive docs bench page
+.PHONY: setup test exhaustive screens docs bench page
 setup:
 	$(PYTHON) -m venv .venv
 	$(RUN) python -m pip install -c constraints.txt -e '.[test]'
@@ -16,8 +16,12 @@ exhaustive:
 	$(RUN) python -m pytest -m exhaustive
 
 # runs every example of the pages, and rewrites their screens and the snapshots
-docs:
+screens:
 	$(RUN) ATTNSCOPE_SNAPSHOTS=write python -m pytest tests/views tests/test_docs.py tests/test_python_page.py
+
+# builds the site of docs/ into build/site, without a network
+docs:
+	$(RUN) python -m mkdocs build
 
 bench:
 	$(RUN) python benchmarks/attention.py && python benchmarks/startup.py && python benchmarks/batch.py
