@@ -76,12 +76,14 @@ class EffectsResult(TableResult[EffectSurvey]):
     )
 
     @property
-    def restored(self) -> Float1 | None:
+    def restored(self) -> Float1 | Float2 | None:
         """Change of the target by each patch, as a share of the way from the text (0) to that of `patch_from` (1).
 
-        None without both, or if the target is the same in both texts.
+        Its shape is that of `values`; of edges, that of `effect`. None without a target and another text, or if the
+        target is the same in both texts.
         """
-        return self.data.restored(self.data.effects[0])
+        shares = self.data.restored(self.data.effects[0])
+        return shares if shares is None or self.unit in ("edge", "span") else self.data.grid(shares)
 
     spans: list[str] = shortcut(
         "data.span_names", "Name of each span, in the order of `effect`; empty for other units."

@@ -43,7 +43,9 @@ def explore_model(run: RunConfig, opener: "Opener", options: Mapping[str, Any]) 
     from attnscope.views.walk.scene import WalkCut
 
     places = [None if selection is None else str(selection) for selection in (run.query, run.key)]
-    plain = replace(run, query=None, key=None, stages=(), top=3, words=False, cuts=())
+    plain = replace(
+        run, query=None, key=None, auto_query=run.query, auto_key=run.key, stages=(), top=3, words=False, cuts=()
+    )
     divided = run.spans is not None or any(text.chat is not None or text.spans for text in run.texts)
     unit = "words" if run.words else "spans" if divided else "tokens"
     keys = options.get("keys")

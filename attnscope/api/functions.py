@@ -5,7 +5,8 @@ AttnscopeError if an argument is invalid, the model or a text cannot be used, or
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from attnscope.api.ablation import AblationResult, EffectsResult, UnitEffect
@@ -133,7 +134,7 @@ def heads(
         raise UsageError(f"{' and '.join(sorted(lists))} are lists", hint="compare one thing at a time")
     if lists:
         return _compare_two(lists[0], named, text, arguments)
-    with OpenModel(named.pop("model"), named) as opened:
+    with _opened(named) as opened:
         return opened.heads(text, **arguments)
 
 
@@ -224,6 +225,12 @@ def compare(
     of the model's settings (scale, soft-cap, window, sinks, mask) they were computed without.
     """
     check_names("compare", options, CompareArguments)
+    opened: Any = options.get("model")
+    if isinstance(opened, OpenModel):
+        named, arguments = _split(options)
+        with _opened(named) as model:
+            sides: Any = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
+            return model.compare(*sides, **arguments)
     if options.get("qkv") is not None:
         given = compare_given if are_given_alone(options) else compare_arrays
         return given([side for side in (text, *others) if side is not None], options)
@@ -326,7 +333,7 @@ def study_function(name: str) -> Any:
 
     def call(text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
         named, arguments = _split(options)
-        with OpenModel(named.pop("model", None), named) as model:
+        with _opened(named) as model:
             return model.study(name, text, **arguments)
 
     declared = study(name).command
@@ -338,8 +345,23 @@ def _call(function: str, text: Any, options: Mapping[str, Any], known: type) -> 
     """Open the model, and call its method of this name."""
     check_names(function, options, known)
     named, arguments = _split(options)
-    with OpenModel(named.pop("model", None), named) as model:
+    with _opened(named) as model:
         return getattr(model, function)(text, **arguments)
+
+
+@contextmanager
+def _opened(options: Mapping[str, Any]) -> Iterator[OpenModel]:
+    """Open a model for a call; one that is open already stays so."""
+    model = options.get("model")
+    settings = {name: value for name, value in options.items() if name != "model"}
+    if not isinstance(model, OpenModel):
+        with OpenModel(model, settings) as opened:
+            yield opened
+        return
+    for name, value in settings.items():
+        if value is not None:
+            raise UsageError("the model is open already", where=name, hint=f"pass {name} to open_model")
+    yield model
 
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

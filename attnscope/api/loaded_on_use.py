@@ -3,6 +3,13 @@
 import sys
 from typing import Any
 
+# Commands whose function has another name.
+_INSTEAD = {
+    "run": "inspect",
+    "explore": "open_model(…).explore",
+    "convert": "read_dump(…) and its tables",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_") and name != "__all__":
@@ -12,7 +19,8 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         return [*functions.__all__, "__version__"]
     if name not in functions.__all__ and name not in functions.declared_studies():
-        raise AttributeError(f"module 'attnscope' has no attribute '{name}'")
+        instead = f": use attnscope.{_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"module 'attnscope' has no attribute '{name}'{instead}")
     loaded = getattr(functions, name) if name in functions.__all__ else functions.study_function(name)
     setattr(sys.modules["attnscope"], name, loaded)
     return loaded

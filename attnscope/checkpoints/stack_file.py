@@ -82,7 +82,9 @@ def _check_fields(raw: dict[str, Any], path: Path) -> None:
     del types["layer_kinds"]  # a stack has attention in every layer
     for name, value in raw.items():
         if name not in types:
-            raise AttnscopeError(f"unknown key '{name}'", where=path, hint=did_you_mean(name, list(types)))
+            counted = [f"{prefix}{name}" for prefix in ("n_", "d_") if f"{prefix}{name}" in types]
+            hint = f"did you mean '{counted[0]}'?" if counted else did_you_mean(name, list(types))
+            raise AttnscopeError(f"unknown key '{name}'", where=path, hint=hint)
         try:
             msgspec.convert(value, types[name])
         except msgspec.ValidationError as e:

@@ -112,7 +112,8 @@ def _live(given: Given) -> "Source":
 
     refuse_idle_what_if(given)
     texts = read_texts(given)
-    run = replace(run_config(texts, given, stages=(), top=3, cuts=(), words=False), query=None, key=None)
+    run = run_config(texts, given, stages=(), top=3, cuts=(), words=False)
+    run = replace(run, query=None, key=None, auto_query=given.query, auto_key=given.key)
     named = "-" if given.file is None and given.text in (None, "-") else None
     for option in ("file", "chat"):
         if getattr(given, option) is not None:

@@ -58,6 +58,8 @@ def run(given: Given) -> None:
         picture=is_picture(given),
         target=given.target if given.by == "logit" else None,
         by="weight" if given.by == "logit" else given.by,
+        # A figure for a paper has no table that nobody asked for.
+        predict=given.predict if given.header or given.predict is not None else False,
         **_stages(given, page=is_page(given), table=is_report_table(given)),
     )
     from attnscope.studies.rollout.run import reporter

@@ -15,6 +15,7 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
 from attnscope.checkpoints.families import NATIVE_LAYOUT, check_counts, open_config
+from attnscope.checkpoints.families.config_reader import absent_key_notes
 from attnscope.checkpoints.families.lm_head import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
 from attnscope.checkpoints.folder import open_weights, unused_notes
@@ -70,6 +71,7 @@ def _from_folder(run: RunConfig) -> ModelSource:
     folder = open_checkpoint(located.path, run.adapter, located.weights)
     where = str(folder.config_path)
     shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
+    absent_keys = absent_key_notes(run.ignore_key, folder.config)
     described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
     family, config, folder = described.family, described.config, replace(folder, config=described.raw)
     config, matrices = separate_head(family, config, folder.tensors, folder.replaced, where)
@@ -99,7 +101,7 @@ def _from_folder(run: RunConfig) -> ModelSource:
         tokenizer=tokenizer.tokenizer,
         load=load,
         folder=folder,
-        notes=(*located.notes, *described.notes, *folder.notes, *unused_notes(unused)),
+        notes=(*located.notes, *described.notes, *absent_keys, *folder.notes, *unused_notes(unused)),
         details=(*located.details, *folder.details),
         trained_masks=masks,
         libraries=("tokenizers",),

@@ -192,8 +192,8 @@ TOP = number("top", COMPUTE, 0, "Contributors per token; 0 hides them.", metavar
 _RANK = "Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection"
 BY = choice("by", COMPUTE, By, f"{_RANK}.", default="weight", brief="Rank contributors by another measure.")
 BY_LOGIT = choice("by", COMPUTE, RankBy,
-    f"{_RANK}; logit also shows how much each part of the model adds to the logit of {{target}}.", default="weight",
-    brief="Rank contributors by another measure.")
+    f"{_RANK}; logit also shows how much each part of the model adds to the logit of {{target}}, and opens the head "
+    "that adds most.", default="weight", brief="Rank contributors by another measure.")
 SPECIAL = Option("special", COMPUTE, "Exclude special tokens and the first token from the ranking.",
     flag="--no-special", off=False)
 POOLED = number("pool", COMPUTE, 1, "Show a map of N × N runs of tokens and the most attended tokens instead of "

@@ -83,7 +83,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     picture: bool = False  # the findings are written as an .svg, which is built as a whole before it is written
     ignore_key: tuple[str, ...] = ()
     trust_config: bool = False
-    # columns by which `auto` ranks heads, if all columns are kept; None for those of `key`
+    # rows and columns by which `auto` ranks heads, if all of them are kept; None for those of `query` and `key`
+    auto_query: PositionSelection | None = None
     auto_key: PositionSelection | None = None
     predict: bool | None = False  # None for only if the checkpoint has an output head and predictions cost little
     generate: int = 0
@@ -163,7 +164,14 @@ class TorchTensor(Protocol):
         """Return it in the memory of the CPU."""
 
 
-Model = str | os.PathLike[str] | PretrainedModel
+class OpenedModel(Protocol):
+    """What is known here of what `attnscope.open_model` returns."""
+
+    def close(self) -> None:
+        """Release the model."""
+
+
+Model = str | os.PathLike[str] | PretrainedModel | OpenedModel
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 if TYPE_CHECKING:
     BoolMatrix = np.ndarray[Any, np.dtype[np.bool_]]

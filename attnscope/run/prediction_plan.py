@@ -50,7 +50,7 @@ def plan_predictions(
             raise _no_head(source, arg("predict"))
         return []
     if run.target is not None:
-        return [PredictedPlaces(kind, predicted_positions(kind, tokens)) for tokens in texts]
+        return [PredictedPlaces(kind, attributed_positions(kind, tokens)) for tokens in texts]
     cheap = is_whole_run and sum(map(len, texts)) <= _CHEAP and len(texts) <= _FEW and source.weights != "random"
     if not (run.predict or cheap):
         return []
@@ -125,6 +125,12 @@ def predicted_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[i
     if kind == "masked":
         return [position for position, token in enumerate(tokens) if token.special and token.piece in MASKS]
     return [max(0, len(tokens) - 1 - count_closing(tokens))]
+
+
+def attributed_positions(kind: PredictionKind, tokens: Sequence[Token]) -> list[int]:
+    """Return the positions whose logits are taken apart: before the first generated token, else those that predict."""
+    made = [position for position, token in enumerate(tokens) if token.made]
+    return [made[0] - 1] if made else predicted_positions(kind, tokens)
 
 
 _MOST = 1 << 24  # largest number of sources × heads × layers for which a logit is broken down

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import count
@@ -193,15 +194,17 @@ def _inspect(
     other_recorders: Recorders = {} if spans is None else spans.recorders
     if beside is not None:
         other_recorders = _merged(other_recorders, beside(batch, engine))
-    trace = attend(plan, batch, engine, session.progress, beside=other_recorders, every_head=every_head)
+    attributions = [] if run.target is None else attribute(plan, batch, model, engine, session.progress)
+    choice = HeadChoice(model, attributions)
+    trace = attend(plan, batch, engine, session.progress, choice=choice, beside=other_recorders, every_head=every_head)
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
     if spans is not None:
         selected = _selected_heads(plan, engine.sizes)
         divided = [spans.report(i, str(run.spans or "ranges"), selected) for i in range(len(texts))]
         texts = _each_with(texts, spans=divided)
-    if run.target is not None:
-        texts = _each_with(texts, attribution=_attribute(plan, batch, model, engine, session.progress))
+    if attributions:
+        texts = _each_with(texts, attribution=attributions)
     if continued is not None:
         texts = _each_with(texts, generated=[continued[text.index].generated for text in texts])
     if source.compare_outputs is not None:
@@ -253,10 +256,13 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
     return continuations
 
 
-def _attribute(
+def attribute(
     plan: RunPlan, batch: "Batch", model: "LoadedModel", engine: "Engine", on_progress: ProgressCallback | None
 ) -> list[Attribution]:
-    """Take one logit of every text apart, in two passes; see model.logit_parts."""
+    """Take one logit of every text apart, in two passes; see model.logit_parts.
+
+    Without a target, it is that of the generated token, or else of the most probable one.
+    """
     from attnscope.model.logit_parts import Directions, HeadLogits, StreamCapture, logit_parts
     from attnscope.model.stack import Stack
     from attnscope.run.analysis.predictions import attribution
@@ -273,7 +279,10 @@ def _attribute(
     for row, text_plan, predicted in zip(logits, plan.text_plans, plan.predicted, strict=True):
         after_word = predicted.follows_word(text_plan.tokens, plan.source)
         target, against = target_ids(plan.run.target, plan.source, after_word=after_word)
-        targets.append((int(row.argmax()) if target is None else target, against))
+        position = predicted.positions[0]
+        generated_ids = [token.id for token in text_plan.tokens[position + 1 : position + 2] if token.made]
+        likely = generated_ids[0] if generated_ids else int(row.argmax())
+        targets.append((likely if target is None else target, against))
     directions = Directions(stack, capture, targets)
     heads, n_keys = stack.config.n_heads, max(batch.tokens.lengths)
     recorders = [HeadLogits(heads, positions, direction, n_keys) for direction, _ in directions.layers]
@@ -289,7 +298,7 @@ def _attribute(
 def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tuple[Batch, Engine]":
     """Put the texts side by side, and the model under the mask that was asked for."""
     from attnscope.engines.protocol import EngineSettings
-    from attnscope.model.batch import make_batch, pad_texts
+    from attnscope.model.batch import make_batch
     from attnscope.model.masks import (
         FunctionMask,
         ScoreFunctionMask,
@@ -301,7 +310,6 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
     positions = [text_plan.positions for text_plan in plan.text_plans]
     batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device, positions)
-    encoder_tokens = [text_plan.encoder_tokens for text_plan in plan.text_plans if text_plan.encoder_tokens is not None]
     resolved: dict[MaskTerm, Mask] = {}
     for term in leaves(plan.terms):
         if isinstance(term, MatrixFile):
@@ -321,7 +329,7 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
         plan.terms,
         resolved,
         same_scores=not plan.run.own_mask and plan.run.what_if == "same-scores",
-        encoder_texts=pad_texts(encoder_tokens, device) if encoder_tokens else None,
+        encoder_texts=_encoder_texts(plan, device),
         padded_rows=plan.run.show_padding,
         variants=cut_variants(plan),
     )
@@ -366,30 +374,89 @@ def reading_span(spans: TextSpans, queries: Sequence[int]) -> int:
     return last[-1] if last else len(spans.names) - 1
 
 
+@dataclass(frozen=True)
+class HeadChoice:
+    """What `auto` chooses layers and heads by.
+
+    The question of a run decides: the logit that is taken apart, else the weight of the named rows on the named
+    columns, else how much weights depend on content. Weights are those under the model's own mask, so that another mask
+    shows the same head.
+    """
+
+    model: "LoadedModel"
+    attributions: Sequence[Attribution] = ()  # of every text; empty if no logit is taken apart
+
+
+@dataclass(frozen=True)
+class SelectedHeads:
+    """The layers and heads of a run, and what the pass that chose them has computed beside."""
+
+    units: "list[HeadSelection]"
+    observed: bool = False  # whether other recorders have seen a pass under the mask that is shown
+    hidden: "torch.Tensor | None" = None  # the final hidden states of that pass, (B, T, D), if there are predictions
+
+
 def select_heads(
     plan: RunPlan,
     batch: "Batch",
     engine: "Engine",
+    choice: HeadChoice | None,
     on_progress: ProgressCallback | None,
     beside: "Recorders | None" = None,
-) -> "tuple[list[HeadSelection], torch.Tensor | None]":
-    """Return the requested layers and heads; choose them by their weights for `auto`.
+) -> SelectedHeads:
+    """Return the requested layers and heads; see HeadChoice for those that are left to `auto`.
 
-    Choosing runs all layers. If the plan wants predictions, the final hidden states of that pass, (B, T, D), are
-    returned for them; None without such a pass.
+    Args:
+        choice: Needed if the plan has `auto`.
+        beside: More recorders by layer, which see the pass that chooses if it is under the mask that is shown.
     """
-    from attnscope.run.analysis.choice import RankingRecorders, choose_heads
+    from attnscope.run.analysis.choice import RankingRecorders, choose_heads, logit_ranking
 
-    (n_layers, n_heads), ranking, hidden = engine.sizes, None, None
-    if plan.auto:
-        rows, columns = _named_places(plan)
-        layers = [layer for layer in engine.layers if layer < plan.n_layers_run]
-        rankings = RankingRecorders(batch, rows, columns, layers, n_heads)
-        step = "choosing a head", on_progress
+    n_layers, n_heads = engine.sizes
+    if not plan.auto:
+        return SelectedHeads(choose_heads(None, plan.layers, plan.heads, n_layers, n_heads))
+    assert choice is not None
+    if choice.attributions:
+        ranking = logit_ranking(choice.attributions)
+        return SelectedHeads(choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads))
+    rows, columns = _named_places(plan)
+    layers = [layer for layer in engine.layers if layer < plan.n_layers_run]
+    rankings = RankingRecorders(batch, rows, columns, layers, n_heads)
+    step, hidden = ("choosing a head", on_progress), None
+    # Arrays were computed under the mask that is named, whatever the default of a model would be.
+    observed = plan.run.own_mask or not plan.source.runs
+    if observed:
         recorders = _merged(rankings.recorders, beside or {})
         hidden = forward(plan, batch, engine, recorders, step, final=bool(plan.predicted))
         ranking = rankings.compute()
-    return choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads), hidden
+    else:
+        own_engine = _under_own_mask(plan, batch, choice.model)
+        forward(plan, batch, own_engine, rankings.recorders, step)
+        ranking = replace(rankings.compute(), mask=own_engine.describe_mask())
+    units = choose_heads(ranking, plan.layers, plan.heads, n_layers, n_heads)
+    return SelectedHeads(units, observed, hidden)
+
+
+def _under_own_mask(plan: RunPlan, batch: "Batch", model: "LoadedModel") -> "Engine":
+    """Put a model under its own mask, whatever mask the run names."""
+    from attnscope.engines.protocol import EngineSettings
+
+    return model.under(
+        EngineSettings(
+            (Own(),),
+            encoder_texts=_encoder_texts(plan, batch.tokens.real.device),
+            padded_rows=plan.run.show_padding,
+            variants=cut_variants(plan),
+        )
+    )
+
+
+def _encoder_texts(plan: RunPlan, device: "torch.device") -> "TokenTensors | None":
+    """Return the texts that the encoder reads where a decoder's attention to itself is shown; None elsewhere."""
+    from attnscope.model.batch import pad_texts
+
+    texts = [text_plan.encoder_tokens for text_plan in plan.text_plans if text_plan.encoder_tokens is not None]
+    return pad_texts(texts, device) if texts else None
 
 
 def _merged(recorders: "Recorders", more: "Recorders") -> "dict[int, list[Recorder]]":
@@ -399,13 +466,15 @@ def _merged(recorders: "Recorders", more: "Recorders") -> "dict[int, list[Record
 def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]] | None]:
     """Return named rows and columns of every text; None if none, or all, are named."""
     texts = plan.text_plans
-    rows = [text.queries for text in texts]
+    rows = [text.queries if text.auto_queries is None else text.auto_queries for text in texts]
     columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
     sources = [text.context or text.tokens for text in texts]
-    every_row = all(len(text.queries) == len(text.tokens) for text in texts)
+    every_row = all(len(named) == len(text.tokens) for named, text in zip(rows, texts, strict=True))
     every_column = all(len(named) == len(tokens) for named, tokens in zip(columns, sources, strict=True))
-    named_rows = None if plan.run.query is None or every_row else rows
-    return named_rows, None if plan.run.key is None or every_column else columns
+    run = plan.run
+    no_rows = run.query is None and run.auto_query is None
+    no_columns = run.key is None and run.auto_key is None
+    return None if no_rows or every_row else rows, None if no_columns or every_column else columns
 
 
 def attend(
@@ -415,6 +484,7 @@ def attend(
     on_progress: ProgressCallback | None,
     record_spec: RecordSpec | None = None,
     *,
+    choice: HeadChoice | None = None,
     beside: "Recorders | None" = None,
     every_head: "Trace | None" = None,
 ) -> "Trace":
@@ -422,6 +492,7 @@ def attend(
 
     Args:
         record_spec: Specification of the record; None for the content of a Report.
+        choice: Needed if a layer or head is left to `auto`.
         beside: More recorders by layer, such as those of spans, which see one pass over all layers; None for none.
         every_head: Recorders of every head, which see that pass, too; None for none.
     """
@@ -442,12 +513,12 @@ def attend(
     record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real, recorded, averaged)
     if every_head is not None:
         beside = _merged(beside or {}, every_head.recorders)
-    heads, hidden = select_heads(plan, batch, engine, on_progress, beside)
-    trace = make_trace(heads, record_spec, record_tokens)
-    final = bool(plan.predicted) and hidden is None
-    recorders = trace.recorders if plan.auto else _merged(trace.recorders, beside or {})
+    selected = select_heads(plan, batch, engine, choice, on_progress, beside)
+    trace = make_trace(selected.units, record_spec, record_tokens)
+    final = bool(plan.predicted) and selected.hidden is None
+    recorders = trace.recorders if selected.observed else _merged(trace.recorders, beside or {})
     hidden_states = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
-    trace.hidden = hidden_states if final else hidden
+    trace.hidden = hidden_states if final else selected.hidden
     if batch.tokens.real.device.type != "cpu":
         for kept in (trace, every_head):
             if kept is not None:

@@ -43,6 +43,7 @@ class TextPlan:
     # what changes how the numbers of this text are read, which screens show above them
     warnings: list[str] = field(default_factory=list)
     number: int = 0
+    auto_queries: list[int] | None = None  # rows that `auto` ranks heads by; None for `queries`
     auto_keys: list[int] | None = None  # columns that `auto` ranks heads by; None for `keys`
     hidden: tuple[int, ...] = ()  # keys that no query sees, sorted
     padding: int = 0  # tokens of padding after the text whose rows and columns are shown
@@ -147,6 +148,7 @@ def plan_text(
         pool,
         notes + more,
         warnings,
+        auto_queries=rows_of.find(arg("query"), run.auto_query),
         auto_keys=columns_of.find(arg("key"), run.auto_key),
         hidden=_hidden(run, columns_of, text.where, several=several),
         narrowed=narrowed,

@@ -117,7 +117,9 @@ def test_every_patch_is_that_of_hooks(family, engine):
     expected = np.array([difference(one, targets) - start for one in after])
     assert_near(found.effect, expected, size)
     assert np.abs(expected).max() > 0.01 * size  # a patch that changes nothing would prove nothing
-    np.testing.assert_allclose(found.restored, expected / (difference(there, targets) - start), rtol=1e-3, atol=1e-4)
+    shares = np.reshape(expected / (difference(there, targets) - start), (LAYERS, 4))
+    np.testing.assert_allclose(found.restored, shares, rtol=1e-3, atol=1e-4)
+    assert found.restored.shape == found.values.shape
     kl = [divergence(log_softmax(before), log_softmax(one)) for one in after]
     np.testing.assert_allclose(found.data.effects[0].kl, kl, rtol=1e-3, atol=1e-5)
     assert found.data.order() == np.argsort(-np.abs(found.effect), kind="stable").tolist()

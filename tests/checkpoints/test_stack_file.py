@@ -84,6 +84,9 @@ def written(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("heads = 2", "stack.toml: unknown key 'heads'; did you mean 'n_heads'?"),
+        ("layers = 2", "stack.toml: unknown key 'layers'; did you mean 'n_layers'?"),
+        ("model = 8", "stack.toml: unknown key 'model'; did you mean 'd_model'?"),
         ("d_modle = 8", "stack.toml: unknown key 'd_modle'; did you mean 'd_model'?"),
         ('d_model = "8"', "stack.toml: d_model = '8': Expected int, got str"),
         ("n_heads = 0", "stack.toml: n_heads = 0: Expected int >= 1"),

@@ -18,6 +18,7 @@ from attnscope.request.selection import parse_positions
 from attnscope.run.plan import make_plan
 from attnscope.run.session import Session, inspect
 from attnscope.studies.compare import alignment
+from attnscope.studies.compare import runs as comparing
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, jensen_shannon, pooled_change
 from attnscope.studies.compare.runs import ReportSelection, compare_reports, compare_runs, read_report
@@ -271,19 +272,27 @@ def test_jensen_shannon_is_symmetric_and_between_0_and_1_bit(a, b):
     assert jensen_shannon(np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]]))[0] == 1
 
 
-def test_a_layer_or_head_that_is_left_to_us_is_the_same_on_every_side():
+def test_every_head_is_compared_unless_some_are_selected():
+    found = masks(layer="auto", head="auto")
+    sizes = found.sides[0].report.provenance
+    assert len(found.changes[0].heads) == sizes.n_layers * sizes.n_heads
+    assert {head.first.layer for head in masks(layer="1", head="auto").changes[0].heads} == {1}
+    assert not any("too long" in note for note in found.notes)
+
+
+def test_of_too_many_heads_the_same_one_is_compared_on_every_side(monkeypatch):
+    monkeypatch.setattr(comparing, "_MOST_CELLS", 0)
     found = masks(layer="auto", head="auto")
     causal, own = (side.report.texts[0].heads for side in found.sides)
     assert [(h.layer, h.head) for h in causal] == [(h.layer, h.head) for h in own]
-    assert own[0].chosen.startswith("chosen automatically: "), (
-        "the side with the model's own mask chooses, wherever it stands"
-    )
     alone = inspect(config(layer="auto", head="auto")).texts[0].heads[0]
-    assert (alone.layer, alone.head) == (own[0].layer, own[0].head)
+    assert (alone.layer, alone.head) == (own[0].layer, own[0].head), "that of the model's own mask"
+    assert any("too long" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("order", [("causal", "bidirectional"), ("bidirectional", "causal")])
-def test_a_head_that_is_chosen_for_every_layer_is_the_same_on_every_side(order):
+def test_a_head_that_is_chosen_for_every_layer_is_the_same_on_every_side(order, monkeypatch):
+    monkeypatch.setattr(comparing, "_MOST_CELLS", 0)
     runs = [(mask, config("the bank by the river was old", mask=mask, layer="all", head="auto")) for mask in order]
     units = [[(h.layer, h.head) for h in side.report.texts[0].heads] for side in compare_runs("mask", runs, None).sides]
     assert units[0] == units[1]

@@ -3,17 +3,13 @@
 import math
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 import torch
 import transformers as hf
-from transformers.integrations.gguf.dequant import dequantize
-from transformers.integrations.gguf.reader import GgufHeader, load_gguf_state_dict
-from transformers.modeling_gguf_pytorch_utils import LlamaTensorProcessor
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tests.helpers import gguf_files, native_stages, reference_stages
+from tests.helpers.reference_smollm2 import open_reference
 from tests.helpers.stage_differences import TOLERANCE, differences
 from tests.helpers.token_batches import Batch, batch
 
@@ -59,24 +55,5 @@ def test_factors_of_long_texts(tmp_path: Path, tokens: int) -> None:
 
 
 def test_a_real_model(smollm2: Path) -> None:
-    """Against transformers' own reading, blocks and layout; `from_pretrained(…, gguf_file=…)` takes 30 seconds."""
-    config = hf.LlamaConfig(
-        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
-        num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 100000.0}, attn_implementation="eager",
-    )  # fmt: skip  # as published
-    with torch.device("meta"):
-        theirs = hf.LlamaModel(config).eval()
-    header, layout = GgufHeader.from_file(str(smollm2)), LlamaTensorProcessor(config.to_dict())
-    stored = load_gguf_state_dict(header)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 30)
-    held = {}
-    for name, parameter in theirs.named_parameters():
-        its = f"{names.get_name(name, try_suffixes=('.weight',))}"
-        raw = stored[its][...]
-        numbers = (raw if raw.dtype == torch.float32 else dequantize(raw, header.ggml_types[its])).view(parameter.shape)
-        held[name] = torch.from_numpy(layout.process(numbers.numpy(), its).weights.copy())
-    theirs.load_state_dict(held, assign=True)
-    theirs.rotary_emb = LlamaRotaryEmbedding(config)
     ids = torch.tensor([[504, 5193, 411, 260, 7365, 436, 10850, 345]])
-    assert largest(smollm2, theirs, Batch(ids, [ids.shape[1]], None)) < TOLERANCE
+    assert largest(smollm2, open_reference(smollm2), Batch(ids, [ids.shape[1]], None)) < TOLERANCE

@@ -79,6 +79,12 @@ def ignored_notes(names: Sequence[str]) -> tuple[str, ...]:
     return (f"config keys ignored by --ignore-key: {_listed(names)}; the real model's numbers may differ",)
 
 
+def absent_key_notes(ignore: Collection[str], raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return notes on keys that the user wanted ignored and that a config.json does not have."""
+    absent = [name for name in ignore if name not in raw]
+    return (f"--ignore-key: config.json has no {_listed(absent)}",) if absent else ()
+
+
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more

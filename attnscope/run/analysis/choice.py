@@ -1,4 +1,4 @@
-"""Choose the layers and heads to show."""
+"""Choose the layers and heads to show: by the question that a run asks, or without one by content."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnscope.findings.attribution import Attribution
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import ColumnRecorder, WordRecorder
 from attnscope.model.recorders.patterns import FURTHEST
@@ -23,6 +24,7 @@ class HeadRanking:
     none: str  # phrase for the first head if every value is 0
     values: Tensor  # the value of every head, (layers, heads)
     layers: Sequence[int]  # the layers of its rows
+    mask: str | None = None  # the model's own mask, under which they were measured; None for the mask that is shown
 
     def of_layer(self, layer: int) -> Tensor:
         """Return the values of the heads of a layer, (heads,)."""
@@ -86,6 +88,25 @@ class RankingRecorders:
         return HeadRanking(description, mean, none, values, self._layers)
 
 
+def logit_ranking(attributions: Sequence[Attribution]) -> HeadRanking:
+    """Rank heads by what they add to the logits that are taken apart, averaged over texts."""
+    targets = dict.fromkeys(
+        (text.target.text, None if text.against is None else text.against.text) for text in attributions
+    )
+    target, against = next(iter(targets))
+    logit = "their logits" if len(targets) > 1 else f"the logit of '{target}'"
+    if len(targets) == 1 and against is not None:
+        logit += f" minus that of '{against}'"
+    values = torch.stack([torch.from_numpy(text.heads).double() for text in attributions]).mean(0)
+    return HeadRanking(
+        f"adds most to {logit} ({{}})",
+        f"its heads add most to {logit} ({{}} on average over these heads)",
+        f"no head adds to {logit}, so the first is shown",
+        values,
+        range(len(values)),
+    )
+
+
 def _at(places: Sequence[Sequence[int]], like: Tensor) -> Tensor:
     """Return a mask of the shape of `like` that is True at the given positions of each text."""
     mask = torch.zeros_like(like)
@@ -134,7 +155,8 @@ def choose_heads(
 
 
 def _auto(description: str, ranking: HeadRanking, value: Tensor, what: str = "") -> str:
-    return f"{what}chosen automatically: {description.format(f'{float(value):.2f}') if value else ranking.none}"
+    under = "" if ranking.mask is None else f" under the mask {ranking.mask}"
+    return f"{what}chosen automatically{under}: {description.format(f'{float(value):.2f}') if value else ranking.none}"
 
 
 def _over_mean_layer(

@@ -67,7 +67,7 @@ def _walk(comparison: Comparison, first: HeadRef, roles: Sequence[RoleRecorders]
     for change in comparison.changes[0].heads:
         if change.text == 0 and change.first in places:
             values[places[change.first]] = share_moved(change)
-    meaning = f"Share of the average row's weight that moved from {comparison.sides[0].label} to another side."
+    meaning = f"Largest share of a row's weight that moved from {comparison.sides[0].label} to another side."
     number = HeadNumber("moved", meaning, values)
     measured = [recorders.of_texts(len(source.texts)) for recorders in roles]
     begun = {}

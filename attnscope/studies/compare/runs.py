@@ -1,5 +1,6 @@
 """Run a model once per side and compare the reports."""
 
+import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from attnscope.findings.run import STAGES, HeadReport, Report
 from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSelection, PositionSelection
-from attnscope.run.session import ProgressCallback, Session, describe_mask_use, inspect
+from attnscope.run.plan import make_plan, memory_demand
+from attnscope.run.session import ProgressCallback, Session, inspect
 from attnscope.run.text_plan import divide_text
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _CAP = 4 << 30
 _LONGEST = 30  # longest text, in characters, that is used as its own label
+_MOST_CELLS = 1 << 26  # numbers of all heads of one side that are compared unless the user asks for every head
 _ROWS = 1024  # rows that are compared for a table, of which it shows those where most weight moves
 
 
@@ -49,9 +52,8 @@ def compare_runs(
 ) -> Comparison:
     """Run every side and compare it with the first.
 
-    Under a tolerance, and between models, adapters, dtypes and engines, all layers and heads are compared unless the
-    user selected them. A layer or head that `auto` chooses is chosen on the side with the model's own mask, or else on
-    the first, and the other sides use the same.
+    All layers and heads are compared unless the user selected some, or compares layers or heads: the head that moves
+    most answers what differs. If there are too many, `auto` chooses one for the first side, and the others use it.
 
     Args:
         runs: For each side, the value that differs and the run, which keeps every column.
@@ -64,28 +66,47 @@ def compare_runs(
     # All measures but worst cells need the weights.
     runs = [(label, replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))) for label, run in runs]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
-    unmatched: list[str] = []
-    if tolerance is not None or axis in MODELS or every_head:
-        runs, unmatched = _with_every_head(runs, selected, session)
     columns, typed = None, any(selection is not None for selection in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
         runs, columns = _found_in_either(runs, key, session)
-    leader, reports = _reference_side(axis, [run for _, run in runs], session)
+    unmatched: list[str] = []
+    all_needed = tolerance is not None or axis in MODELS or every_head
+    if all_needed or axis not in ("layer", "head"):
+        runs_of_all, unmatched = _with_every_head(runs, selected, session)
+        all_compared = all_needed or _fit([run for _, run in runs_of_all], session)
+        runs = runs_of_all if all_compared else runs
     recorders = dict(enumerate(of_side.recorders for of_side in roles))
-    if leader not in reports:
-        reports[leader] = inspect(runs[leader][1], session=session, sides=len(runs), beside=recorders.get(leader))
-    chosen = _chosen(reports[leader])
-    for number, (_, run) in enumerate(runs):
-        if number != leader:
-            reports.pop(number, None)
-            kept = {name: numbers for name, numbers in chosen.items() if getattr(run, name).word == "auto"}
-            report = inspect(replace(run, **kept), session=session, sides=len(runs), beside=recorders.get(number))
-            reports[number] = _same_heads(axis, report, reports[leader]) if kept else report
+    reports = [inspect(runs[0][1], session=session, sides=len(runs), beside=recorders.get(0))]
+    chosen = _chosen(reports[0])
+    for index, (_, run) in enumerate(runs[1:], 1):
+        heads = {name: indices for name, indices in chosen.items() if getattr(run, name).word == "auto"}
+        report = inspect(replace(run, **heads), session=session, sides=len(runs), beside=recorders.get(index))
+        reports.append(_same_heads(axis, report, reports[0]) if heads else report)
     labels = _labels(axis, [as_unicode(value) for value, _ in runs])
-    sides = [Side(label, reports[number]) for number, label in enumerate(labels)]
+    sides = [Side(label, report) for label, report in zip(labels, reports, strict=True)]
     named = [*_named(runs[0][1].query, key), *(name for name in ("layer", "head") if name in selected)]
     shown = _shown(sides[0].report, key) if columns is None else [columns]
-    return compare_sides(axis, sides, shown, tolerance, stages, named, unmatched)
+    comparison = compare_sides(axis, sides, shown, tolerance, stages, named, unmatched)
+    if AUTO in (runs[0][1].layer, runs[0][1].head) and axis not in ("layer", "head"):
+        note = (
+            "the texts are too long to compare every head at once: one was chosen; --summary finds those that move most"
+        )
+        comparison = replace(comparison, notes=[*comparison.notes, note])
+    return comparison
+
+
+def _fit(runs: Sequence[RunConfig], session: Session) -> bool:
+    """Tell whether the sides fit into memory together, and are compared within seconds."""
+    with warnings.catch_warnings(action="ignore"):  # The plans that run warn.
+        for run in runs:
+            source, rendered = session.open(run)
+            try:
+                plan = make_plan(rendered, source, sides=len(runs))
+            except AttnscopeError:  # What else is wrong is said by the plan that runs.
+                return False
+            if memory_demand(plan).cells > _MOST_CELLS:
+                return False
+    return True
 
 
 def _with_every_head(
@@ -208,27 +229,6 @@ def side_of(axis: str, run: RunConfig) -> RunConfig:
     if axis != "text" and run.query is None and run.key is None and (run.window is not None or run.pool is not None):
         return run
     return replace(run, key=EVERY_POSITION, auto_key=run.key)
-
-
-def _reference_side(axis: str, runs: Sequence[RunConfig], session: Session) -> tuple[int, dict[int, Report]]:
-    """Return the side on which `auto` chooses, and the reports of the sides that had to run to find it.
-
-    They have to run where the config does not determine the model's own mask.
-    """
-    reports: dict[int, Report] = {}
-    if axis not in ("mask", "hide") or AUTO not in (runs[0].layer, runs[0].head):
-        return 0, reports
-    for number, run in enumerate(runs):
-        source = session.source(run)
-        if run.own_mask:
-            return number, reports
-        if source.mask_known:
-            mask = describe_mask_use(source, run)
-        else:
-            mask = reports.setdefault(number, inspect(run, session=session, sides=len(runs))).mask
-        if mask.hidden is None and mask.used == mask.own:
-            return number, reports
-    return 0, reports
 
 
 def _chosen(report: Report) -> dict[str, IndexSelection]:

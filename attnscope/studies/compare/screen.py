@@ -12,7 +12,7 @@ from msgspec.structs import replace as struct_replace
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.axes import take
-from attnscope.findings.compare import MODELS, Change, Comparison, HeadChange, Side
+from attnscope.findings.compare import Change, Comparison, HeadChange, Side
 from attnscope.findings.provenance import Provenance
 from attnscope.findings.run import HeadReport, TextReport
 from attnscope.findings.tokens import Token
@@ -142,8 +142,8 @@ def with_short_labels(comparison: Comparison) -> Comparison:
 
 def _is_of_all_heads(comparison: Comparison) -> bool:
     """Tell whether heads were compared that the user did not select; these are summarised, not printed each."""
-    selected = comparison.axis == "report" or {"layer", "head"} <= {comparison.axis, *comparison.named}
-    return not selected and (comparison.axis in MODELS or comparison.verdict is not None)
+    selected = comparison.axis == "report" or {"layer", "head"} <= {*comparison.named}
+    return not selected and comparison.axis not in _NUMBERED
 
 
 def most_moved(change: Change, count: int) -> list[HeadChange]:
@@ -174,7 +174,7 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
             summary = f"at most {most:.1g} of a row's weight in any of {heads:,} heads{texts}"
         yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
     else:
-        caption = Span("  share of the average row's weight that moved")
+        caption = Span("  largest share of a row's weight that moved")
         yield paragraph((Span("what moved", "title"), Span("  "), *arrow([side.label for side in sides]), caption))
         values = _mean_shares(change, sides[1].report.provenance)
         yield head_numbers(values, settings)
@@ -201,12 +201,14 @@ def _mean_shares(change: Change, provenance: Provenance) -> Matrix:
 
 
 def share_moved(head: HeadChange) -> float:
-    """Return the mean total variation of rows; of a map the share of all weight that moved; NaN for partial rows."""
+    """Return the largest total variation of a row; of a map the share of all weight that moved; NaN if unknown.
+
+    A mean over rows would count those that cannot differ, such as the rows before the first token that does.
+    """
     if head.mass is not None:
         first, second = head.mass.astype(np.float64)
         return float(np.abs(second - first).sum() / 2 / max(first.sum(), 1e-30))
-    known = head.total_variation[~np.isnan(head.total_variation)]
-    return float(known.mean()) if known.size else float("nan")
+    return _largest_change(head)
 
 
 def _verdict(comparison: Comparison) -> Iterator[ViewPart]:

@@ -9,7 +9,15 @@ from attnscope.findings.explain import Explanation
 from attnscope.findings.tokens import spell_piece
 from attnscope.request.run_config import RunConfig
 from attnscope.run.plan import RunPlan, fit_to_memory, make_plan
-from attnscope.run.session import ProgressCallback, Session, describe_mask_use, prepare, provenance, select_heads
+from attnscope.run.session import (
+    HeadChoice,
+    ProgressCallback,
+    Session,
+    describe_mask_use,
+    prepare,
+    provenance,
+    select_heads,
+)
 from attnscope.run.text_plan import TextPlan
 
 _NAMED = 40  # tokens that an error names
@@ -40,7 +48,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     from attnscope.studies.explain.origins import GivenOrigin, ModelOrigin
 
     batch, engine = prepare(plan, model, device)
-    (unit,), _ = select_heads(plan, batch, engine, session.on_progress)
+    (unit,) = select_heads(plan, batch, engine, HeadChoice(model), session.on_progress).units
     layer = unit.layers[0]
     place = layer, unit.heads[0], query, len(text_plan.context or text_plan.tokens)
     modules = engine.modules_of(layer) if source.runs else None

@@ -10,19 +10,23 @@ import numpy as np
 from msgspec import structs
 
 from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.ablation import Ablation
 from attnscope.findings.head_findings import HeadRoles
-from attnscope.findings.run import Report
+from attnscope.findings.run import Report, TextReport
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.memory import memory_bound
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, IndexSelection, PositionSelection, parse_cut
 from attnscope.request.spans import SpanRequest
+from attnscope.run.plan import mask_terms
+from attnscope.run.prediction_plan import predicted_positions, prediction_kind
 from attnscope.run.rendering import render_text
 from attnscope.run.session import Session, inspect
 from attnscope.studies.ablate.plan import AblationOptions
 from attnscope.studies.explore.scenes import (
     counted_rows,
+    forecast,
     head_numbers,
     head_roles,
     run_command,
@@ -145,6 +149,7 @@ class LiveSource(UnitSource):
             "cuts": tuple(parse_cut(cut.written) for cut in variant.cuts),
         }
         fixed |= {"spans": None, "window": None, "picture": False, "target": None, "generate": 0}
+        fixed |= {"auto_query": None, "auto_key": None}
         if place is not None:
             fixed |= {"layer": IndexSelection.of([self._layers[place[0]]]), "head": IndexSelection.of([place[1]])}
         return structs.replace(self.run, **fixed | changes)
@@ -154,7 +159,9 @@ class LiveSource(UnitSource):
         source = session.source(self.run)
         self._layers = source.shown_layers
         sizes = list[Number](self._layers), list[Number](range(source.config.n_heads))
-        run = self._config(variant, place if self._known else None)  # unless one has walked already
+        run = self._config(variant, place if self._known else None)
+        if not self._known:  # Where a walk begins is named in its first text; later, the head stays.
+            run = structs.replace(run, auto_query=self.run.auto_query, auto_key=self.run.auto_key)
         chat = self.run.texts[variant.text].rendered is not None
         kept = self._kept(session, run)
         if kept["pool"]:
@@ -170,6 +177,8 @@ class LiveSource(UnitSource):
         words = len(scene.queries.positions) * len(scene.keys.positions) <= _CELLS
         units = units_known(words=words, spans=text.spans is not None)
         scene = replace(scene, width=source.config.d_value, units=units)  # of a long text, it is computed later
+        if not scene.predictions:
+            scene = replace(scene, no_predictions=_why_none(run, source, text, computed=False))
         unit_source = text_units(text, scene)
         if self.run.spans is not None and self.run.spans.written:
             unit_source = replace(unit_source, division=str(self.run.spans))
@@ -212,7 +221,7 @@ class LiveSource(UnitSource):
 
     def _all(self, session: Session, variant: Variant, known: _Known) -> None:
         """Compute all heads: with their matrices, or a map and the sources of every row of a long text."""
-        run = self._config(variant, layer=ALL, head=ALL, key=None, top=_RANKS, predict=False)
+        run = self._config(variant, layer=ALL, head=ALL, key=None, top=_RANKS, predict=None)
         run = structs.replace(run, **self._kept(session, run))
         try:
             report = inspect(run, session.progress, session)
@@ -226,7 +235,9 @@ class LiveSource(UnitSource):
             place: self._heads[variant, *place].rows for place in np.ndindex(*shape) if (variant, *place) in self._heads
         }
         numbers = head_numbers(rows, shape, counted_rows(text.tokens, text.queries))
-        known.scene = replace(known.scene, numbers=numbers)
+        predictions = self._forecasts.get(variant) or [forecast(text, prediction) for prediction in text.predictions]
+        why_none = _why_none(run, session.source(self.run), text, computed=True)
+        known.scene = replace(known.scene, numbers=numbers, predictions=predictions, no_predictions=why_none)
         known.complete = True
 
     def _keep(self, variant: Variant, report: Report) -> None:
@@ -308,10 +319,28 @@ class LiveSource(UnitSource):
         first = self.run.texts[0]
         if first.chat is not None:
             raise AttnscopeError("a chat is not edited", hint="pass a text to edit it")
-        run = structs.replace(self.run, texts=(structs.replace(first, text=text),), query=None, key=None)
+        places = dict.fromkeys(("query", "key", "auto_query", "auto_key"))  # words of the text before
+        run = structs.replace(self.run, texts=(structs.replace(first, text=text),), **places)
         other = LiveSource(run, self.opener, self.masks, None)
         other._survey = self._survey
         return other
+
+
+def _why_none(run: RunConfig, source: ModelSource, text: TextReport, *, computed: bool) -> str:
+    """Say why a walk shows no predictions.
+
+    Args:
+        computed: All layers have run, which predicts unless the text is long.
+    """
+    kind = prediction_kind(run, source, mask_terms(run))
+    if kind is None:
+        return "no predictions: the model has no output head"
+    if not predicted_positions(kind, text.tokens):
+        return "no predictions: the model predicts at [MASK], which the text does not have"
+    if source.weights == "random":
+        return "no predictions: the weights are random; attnscope run --predict shows them"
+    long = "the text is long; attnscope run --predict shows them"
+    return f"no predictions: {long}" if computed else "predictions are computed with the other heads"
 
 
 def _named(numbers: IndexSelection, first: int) -> IndexSelection:
@@ -346,5 +375,6 @@ def cut_forecasts(ablation: Ablation) -> list[Forecast]:
         share = effect.change.astype(np.float64) / ablation.norms
     order = np.argsort(-np.nan_to_num(share))[:_RANKS].tolist()
     names = [token_span(ablation.tokens, position) for position in order]
-    note = f"no predictions: ‖change of the final hidden state‖ / ‖state‖; {effect.how}"
-    return [Forecast((Span("hidden states"),), names, [float(share[position]) for position in order], note=note)]
+    note = f"‖change‖ / ‖state‖ of the final hidden states, since the model makes no predictions; {effect.how}"
+    changes = [float(share[position]) for position in order]
+    return [Forecast((Span("of hidden states"),), names, changes, note=note, is_change=True)]

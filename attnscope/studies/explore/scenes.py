@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 from msgspec import structs
@@ -20,7 +21,7 @@ from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.findings.run import HeadReport, Report, TextReport, Top
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
-from attnscope.studies.screens.header import report_header
+from attnscope.studies.screens.header import report_header, short_path
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.parts import Facts, joined
 from attnscope.views.settings import DisplaySettings
@@ -316,7 +317,10 @@ def run_command(
         return None
     if provenance.weights == "given":
         from_file = provenance.family == "arrays" and provenance.model.lower().endswith(ENDINGS)
-        return RunCommand(f"--qkv {quote_for_shell(provenance.model)}", mask_options(mask)) if from_file else None
+        if not from_file:
+            return None
+        path, shared_path = quote_for_shell(provenance.model), quote_for_shell(_shared(provenance.model))
+        return RunCommand(f"--qkv {path}", mask_options(mask), shared_words=f"--qkv {shared_path}")
     piped = named is None and text.startswith("-")
     words = ["-" if piped else quote_for_shell(text) if named is None else named]
     options = {"--pair": pair, "--context": context}
@@ -329,13 +333,25 @@ def run_command(
     options["--part"] = provenance.part
     for key in provenance.ignored_keys:
         words += ["--ignore-key", quote_for_shell(key)]
-    words += [
-        f"{option} {quote_for_shell(value)}"
-        for option, value in options.items()
-        if value not in (None, "native", "float32")
-    ]
-    words += [f"--generate {generated}"] if generated else []
-    return RunCommand(" ".join(words), mask_options(mask), quote_for_shell(text) if piped else None)
+    typed_options = {
+        option: value for option, value in options.items() if value is not None and value not in ("native", "float32")
+    }
+
+    def spell(values: Mapping[str, str]) -> str:
+        quoted = [f"{option} {quote_for_shell(value)}" for option, value in values.items()]
+        return " ".join([*words, *quoted, *([f"--generate {generated}"] if generated else [])])
+
+    shared_options = {option: _shared(value) if option in _PATHS else value for option, value in typed_options.items()}
+    printed_text = quote_for_shell(text) if piped else None
+    return RunCommand(spell(typed_options), mask_options(mask), printed_text, spell(shared_options))
+
+
+_PATHS = ("--config", "--model", "--adapter", "--tokenizer")
+
+
+def _shared(path: str) -> str:
+    """Name a file or folder for readers on other machines: an absolute path by its end."""
+    return short_path(path, longest=0) if Path(path).is_absolute() else path
 
 
 def _is_typed(mask: str) -> bool:

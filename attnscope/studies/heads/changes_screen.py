@@ -114,8 +114,8 @@ def _roles(
     counts = [[name for row in main for name in row] for main in mains]
     yield _changed_roles(comparison, headings, counts, listing)
     yield GAP
-    text = f"A→B: the main role was A and is B; {UNCLEAR} is no clear role. A darker shade is a larger change."
-    yield paragraph(ours(text), remark=True)
+    arrows = f"A→B: the main role was A and is B; {UNCLEAR} is no clear role."
+    yield paragraph(ours(f"{arrows} A fuller colour or shade is a larger change."), remark=True)
 
 
 def _changed_heads(

@@ -54,7 +54,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
         none = main.count(None)
         have = "has" if none == 1 else "have"
         message = Span(f"{none} of {len(main)} heads {have} no clear role", "bold")
-        shown = f" ({UNCLEAR}). A darker shade is a stronger role. Each head counts once, for its main role"
+        shown = f" ({UNCLEAR}). A fuller colour or shade is a stronger role. Each head counts once, for its main role"
         beside = any(ROLES[role.name].rank is None for role in survey.roles)
         shown += "; a role with – is never the main one." if beside else "."
         yield paragraph((message, Span(shown)), remark=True)

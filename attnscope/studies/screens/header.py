@@ -163,10 +163,14 @@ def describe_used(mask: MaskUse) -> str:
     return mask.used if mask.hidden is None else f"{mask.used}, with '{mask.hidden}' hidden"
 
 
-def short_path(name: str) -> str:
-    """Shorten a path to its last component, with the one before if that says little, such as `model`."""
+def short_path(name: str, longest: int = _LONGEST_PATH) -> str:
+    """Shorten a path to its last component, with the one before if that says little, such as `model`.
+
+    Args:
+        longest: Characters up to which a path stays as it is.
+    """
     parts = [part for part in re.split(r"[/\\]", name) if part]
-    if len(name) <= _LONGEST_PATH or len(parts) < 2:
+    if len(name) <= longest or len(parts) < 2:
         return name
     return parts[-1] if len(parts[-1]) > _SHORT_NAME else "/".join(parts[-2:])
 

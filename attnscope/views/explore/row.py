@@ -219,8 +219,7 @@ def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
         cuts = "cut " + ", ".join(cut.written for cut in state.place.cuts)
         lines.append([Segment(fit(ink.plain(cuts), width), ink.style("warning"))])
     if not scene.predictions:
-        notice = "no predictions: no output head, or nothing to predict (add [MASK])"
-        return [*lines, *([Segment(ink.plain(line), DIM)] for line in wrapped(notice, width))]
+        return [*lines, *([Segment(ink.plain(line), DIM)] for line in wrapped(scene.no_predictions, width))]
     for forecast in scene.predictions:
         lines += _forecast(forecast, ink, width)
     return lines
@@ -228,9 +227,10 @@ def _forecasts(state: WalkState, scene: Scene, width: int) -> list[Line]:
 
 def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
     title = "".join(ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in forecast.title)
-    lines = [cut([Segment(" prediction ", LABEL), Segment(f" {title}", BOLD)], width)]
+    heading = " change " if forecast.is_change else " prediction "
+    lines = [cut([Segment(heading, LABEL), Segment(f" {title}", BOLD)], width)]
     for n, (token, share) in enumerate(zip(forecast.tokens, forecast.probabilities, strict=True)):
-        numbers = f" {100 * share:>6.1f} %"
+        numbers = f" {share:>7.3f}" if forecast.is_change else f" {100 * share:>6.1f} %"
         if forecast.before is not None:
             numbers = f" {100 * forecast.before[n]:>5.1f} →{numbers[1:]}"
         room = width - len(numbers) - 2

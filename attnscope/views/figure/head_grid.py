@@ -6,6 +6,7 @@ from dataclasses import replace
 from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, text_width
 from attnscope.views.figure.colours import ramp_colour
 from attnscope.views.figure.labels import draw_legend, draw_names, names_of, rows_width
+from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.parts import Panel
 
 # Size of a cell beside a name that can be read, and largest size.
@@ -17,21 +18,22 @@ _BOLDER = 1.1
 def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tuple[int, int]]) -> bool:
     """Draw the weights of every head in columns that line up, if the names of tokens are large enough to be read.
 
-    Heads of several layers have a row for each layer; heads of one layer fill as many rows as the width needs. Tokens
-    are named left of the first column and above the first row.
+    Heads of several layers have a row for each layer; heads of one layer, and listed ones that are no grid, fill as
+    many rows as the width needs. Tokens are named left of the first column and above the first row.
     """
     n_rows, n_columns = panels[0].matrix.shape
     left = MARGIN + rows_width(panels[0])
-    layers, heads = (sorted({place[n] for place in places}) for n in (0, 1))
+    layout = lay_out_heads(places)
+    several_layers = len(layout.rows) > 1
     most = max(1, int((WIDTH - MARGIN - left) // (_NAMED_CELL * n_columns + GAP)))
-    beside = len(heads) if len(layers) > 1 else min(len(heads), most)
+    beside = len(layout.columns) if several_layers else min(len(layout.columns), most)
     if beside > most or len(panels[0].rows.names) != n_rows:
         return False
     cell = min(_LARGEST_CELL, ((WIDTH - MARGIN - left) / beside - GAP) / n_columns)
-    step = max(cell * n_columns + GAP, text_width(f"L{layers[-1]}H{heads[-1]}", SIZE * _BOLDER) + GAP)
-    spots = [divmod(n, beside) for n in range(len(places))]
-    if len(layers) > 1:
-        spots = [(layers.index(layer), heads.index(head)) for layer, head in places]
+    step = max(
+        cell * n_columns + GAP, max(text_width(f"L{layer}H{head}", SIZE * _BOLDER) for layer, head in places) + GAP
+    )
+    spots = layout.cells if several_layers else [divmod(n, beside) for n in range(len(places))]
     rows, columns = names_of(panels[0].rows), names_of(panels[0].columns)
     named = canvas.y + max(text_width(name, SMALL) for name in columns) + 4
     for column in range(1 + max(column for _, column in spots)):

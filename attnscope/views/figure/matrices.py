@@ -19,6 +19,7 @@ from attnscope.views.figure.labels import (
     names_of,
     rows_width,
 )
+from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.numbers import MASKED, NOT_ALLOWED
 from attnscope.views.parts import SHARES, Matrices, Panel, WeightMap
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
@@ -193,23 +194,22 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
     logarithmic = isinstance(scale, LogScale)
     if not logarithmic and draw_labelled(canvas, panels, places):
         return
-    by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
-    layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
+    layout = lay_out_heads(places)
+    heads = layout.columns
+    by_place = {cell: panel.matrix for cell, panel in zip(layout.cells, panels, strict=True)}
     shape = panels[0].matrix.shape
     rows, columns = (min(_THUMBNAIL, count) for count in shape)
-    left = MARGIN + text_width(f"L{layers[-1]}", SMALL) + 4
-    side = max(20.0, min(72.0, (WIDTH - MARGIN - left) / len(heads) - 4))
+    left = MARGIN + text_width(layout.rows[-1], SMALL) + 4
+    side = max(20.0, min(72.0, (WIDTH - MARGIN - left) / len(heads) - 4), *(text_width(name, SMALL) for name in heads))
     for n, head in enumerate(heads):
-        canvas.text(
-            left + n * (side + 4) + side / 2, canvas.y + SMALL, ours(f"H{head}", "dim"), size=SMALL, anchor="middle"
-        )
+        canvas.text(left + n * (side + 4) + side / 2, canvas.y + SMALL, ours(head, "dim"), size=SMALL, anchor="middle")
     canvas.y += SMALL + 4
-    for layer in layers:
-        canvas.text(left - 4, canvas.y + side / 2 + 3, ours(f"L{layer}", "dim"), size=SMALL, anchor="end")
-        for n, head in enumerate(heads):
-            if (layer, head) in by_place:
+    for index, layer in enumerate(layout.rows):
+        canvas.text(left - 4, canvas.y + side / 2 + 3, ours(layer, "dim"), size=SMALL, anchor="end")
+        for n in range(len(heads)):
+            if (index, n) in by_place:
                 x = left + n * (side + 4)
-                pixels = pool_largest(by_place[layer, head], rows, columns)
+                pixels = pool_largest(by_place[index, n], rows, columns)
                 colours = [[_colour(scale, pixel, _THUMBNAIL_STEPS) for pixel in row] for row in pixels.tolist()]
                 canvas.cells(x, canvas.y, (side / columns, side / rows), colours, apart=False)
                 canvas.frame(x, canvas.y, side, side)

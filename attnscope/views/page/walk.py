@@ -147,7 +147,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
     }
     exact = {place: head for place, head in heads.items() if head.exact}
     rounded = {place: head for place, head in heads.items() if not head.exact}
-    command = "" if scene.command is None else scene.command.spell()
+    command = "" if scene.command is None else scene.command.spell(shared=True)
     # Control characters in a command would not be pasted into a terminal.
     pasted = command.replace("\n", "").replace("\\", "")
     queries = _axis(scene.queries)

@@ -7,6 +7,7 @@ import numpy as np
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.parts import Panel
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
 from attnscope.views.terminal.colours import SHADES, ramp_text, shade
@@ -31,37 +32,41 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     largest weight of the queries and keys that fall into it, so that nothing strong is lost. All thumbnails are drawn
     on one scale, that of the first.
     """
-    by_place = {place: panel.matrix for place, panel in zip(places, panels, strict=True)}
-    layers, heads = (sorted({place[n] for place in by_place}) for n in (0, 1))
-    label = len(f"L{layers[-1]}") + 1
+    layout = lay_out_heads(places)
+    layers, heads = layout.rows, layout.columns
+    by_place = {cell: panel.matrix for cell, panel in zip(layout.cells, panels, strict=True)}
+    label = max(map(len, layers)) + 1 if layers != [""] else 0
     shape, scale = panels[0].matrix.shape, panels[0].scale
     # One layer has room for several lines.
     narrowest = _NARROWEST if len(layers) > 1 else min(_WIDEST, shape[1])
-    at_once = max(1, min(len(heads), (screen.width - label) // (narrowest + 1)))
+    widest_name = max(map(len, heads))
+    step = max(narrowest, widest_name) + 1
+    at_once = max(1, min(len(heads), (screen.width - label) // step))
     blocks = -(-len(heads) // at_once)
     at_once = -(-len(heads) // blocks)
     width = min(_WIDEST, shape[1], max(narrowest, (screen.width - label) // at_once - 1))
     # half a line stays free between layers
     lines = max(_LEAST, min(_LINES // (len(layers) * blocks), shape[0] // 2 + 1))
     rows = min(shape[0], 2 * lines - 1)
-    fits = label + len(heads) * (2 * shape[1] + 1) <= screen.width and len(layers) * (shape[0] + 1) <= _LINES
+    fits = label + len(heads) * max(step, 2 * shape[1] + 1) <= screen.width and len(layers) * (shape[0] + 1) <= _LINES
     whole = fits and not isinstance(scale, LogScale)
     if whole:
         by_place = {place: weights.repeat(2, 0).repeat(2, 1) for place, weights in by_place.items()}
         at_once, rows, width = len(heads), 2 * shape[0], 2 * shape[1]
+    step = max(width, widest_name) + 1
     for first in range(0, len(heads), at_once):
-        beside = heads[first : first + at_once]
-        numbers = "".join(f"{f'H{head}':<{width + 1}}" for head in beside)
-        screen.put(Text(" " * label + numbers, "dim"), width=label + len(numbers))
-        for layer in layers:
-            shown = [by_place.get((layer, head)) for head in beside]
+        columns = range(first, min(first + at_once, len(heads)))
+        names = "".join(heads[column].ljust(step) for column in columns)
+        screen.put(Text(" " * label + names, "dim"), width=label + len(names))
+        for index, layer in enumerate(layers):
+            shown = [by_place.get((index, column)) for column in columns]
             pixels = [None if weights is None else pool_largest(weights, rows, width) for weights in shown]
             # a blank half line, or line, stays between layers
-            for line in range(-(-(rows + (layer != layers[-1])) // 2)):
-                row = Text.assemble(((f"L{layer}" if not line else "").ljust(label), "dim"))
+            for line in range(-(-(rows + (index < len(layers) - 1)) // 2)):
+                row = Text.assemble(((layer if not line else "").ljust(label), "dim"))
                 for head_pixels in pixels:
-                    row.append_text(_line(screen, scale, head_pixels, line, width)).append(" ")
-                screen.put(row, width=label + len(numbers))
+                    row.append_text(_line(screen, scale, head_pixels, line, width)).append(" " * (step - width))
+                screen.put(row, width=label + len(names))
     screen.say("")
     if whole:
         width = shape[1]

@@ -51,11 +51,17 @@ class RunCommand:
     # options of the mask with their quoted values, such as `--mask` and `causal`; empty for the model's own
     mask: Mapping[str, str] = field(default_factory=dict)
     piped: str | None = None  # the quoted text, if it is printed into the command because it looks like an option
+    shared_words: str | None = None  # `words` without the folders of this machine; None if they name none
 
-    def spell(self, *options: str, command: str = "run") -> str:
-        """Return it with more options, or as another command."""
+    def spell(self, *options: str, command: str = "run", shared: bool = False) -> str:
+        """Return it with more options, or as another command.
+
+        Args:
+            shared: Others will read it: files and models are named without the folders in which they are here.
+        """
         mask = (f"{option} {value}" for option, value in self.mask.items())
-        spelled = " ".join(["attnscope", command, self.words, *mask, *options])
+        words = self.shared_words if shared and self.shared_words is not None else self.words
+        spelled = " ".join(["attnscope", command, words, *mask, *options])
         return spelled if self.piped is None else f"printf %s {self.piped} | {spelled}"
 
 
@@ -80,14 +86,15 @@ class Passage:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A prediction."""
+    """A prediction, or how far cuts move the hidden states of a model without predictions."""
 
     title: Spans
-    tokens: Sequence[Span]  # the most probable tokens
-    probabilities: Sequence[float]
+    tokens: Sequence[Span]  # the most probable tokens; of changes, those whose states move most
+    probabilities: Sequence[float]  # of changes, ‖change‖ / ‖state‖
     logits: Sequence[float] = ()  # logits of the tokens; empty if unknown
     before: Sequence[float] | None = None  # probabilities without the cuts; None without cuts
     note: str = ""
+    is_change: bool = False  # it is about hidden states
 
 
 class Owner:
@@ -205,6 +212,8 @@ class Scene(Owner):
     stages: Sequence[str]
     aligned: bool = True  # queries and keys are positions of the same text
     predictions: Sequence[Forecast] = ()
+    # why there are no predictions, if there are none
+    no_predictions: str = "no predictions here; attnscope run --predict shows them"
     numbers: Sequence[HeadNumber] = ()
     roles: SceneRoles | None = None  # roles of every head; None if they are not known
     command: RunCommand | None = None  # the command that shows it; None if no command does
