@@ -11,11 +11,12 @@ from pathlib import Path
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.atomic import check_name, check_not_read, check_target
+from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem, sync_file
 from attnscope.base.system.signals import at_signal
 from attnscope.batch import tables
 from attnscope.batch.dump import DumpProgress, check_output, write_dump
-from attnscope.batch.dump_reader import Dump
+from attnscope.batch.dump_reader import Dump, sealed_end
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import DUMPS, TABLES, DumpFormat, ending_of, format_of
 from attnscope.batch.loading import DumpConfig
@@ -100,16 +101,26 @@ def _windows(dump: Dump) -> Iterator[list[Record]]:
 
 
 def _write_document(dump: Dump, target: Path) -> int:
-    """Write one JSON document of header, records and end, and return the number of records."""
-    count = 0
+    """Write one JSON document of header, records, end and checksum, and return the number of records."""
+    checksum = 0
     with naming_errors(target), open(target, "wb") as file:
-        file.write(b'{"header":' + encode(dump.header) + b',"records":[')
-        for record in dump.records():
-            file.write((b",\n" if count else b"\n") + encode(record))
-            count += 1
-        assert dump.end is not None
-        file.write(b'\n],"end":' + encode(dump.end) + b"}\n")
-    return count
+        for piece in _document_pieces(dump):
+            file.write(piece)
+            checksum = crc32(piece, checksum)
+        file.write(sealed_end(checksum))
+    assert dump.end is not None
+    return dump.end.records
+
+
+def _document_pieces(dump: Dump) -> Iterator[bytes]:
+    """Yield a document without its checksum."""
+    yield b'{"header":' + encode(dump.header) + b',"records":['
+    separator = b"\n"
+    for record in dump.records():
+        yield separator + encode(record)
+        separator = b",\n"
+    assert dump.end is not None
+    yield b'\n],"end":' + encode(dump.end)
 
 
 def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:

@@ -43,6 +43,14 @@ class _Document(msgspec.Struct):
     end: msgspec.Raw
 
 
+_SEAL = len(b',"check":"00000000"}\n')
+
+
+def sealed_end(checksum: int) -> bytes:
+    """Return the last bytes of a document: the CRC-32 of all bytes before."""
+    return b',"check":"%08x"}\n' % checksum
+
+
 @dataclass
 class Dump:
     """A dump that is being read."""
@@ -115,7 +123,10 @@ def read_shard(data: Any, path: Path, digits: int | None) -> Shard:
 
 def read_document(path: Path) -> Iterator[bytes]:
     """Yield the JSON of header, records and end of a dump that is one document."""
-    document = decoded(_read(path), _Document, path)
+    data = _read(path)
+    document = decoded(data, _Document, path)
+    if data[-_SEAL:] != sealed_end(crc32(memoryview(data)[:-_SEAL])):
+        raise AttnscopeError("the document is damaged: its checksum is another", where=path, hint=_RESTORE)
     yield from (bytes(document.header), *map(bytes, document.records), bytes(document.end))
 
 
