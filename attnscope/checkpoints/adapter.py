@@ -99,10 +99,13 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
     count = len(adapter.modules)
     note = f"adapter: {kind} of rank {rank}, added to {count} tensor{'s' * (count != 1)}{more}"
     digest = hashlib.sha256(folder.fingerprint.encode() + hashlib.sha256(raw).digest() + header.digest)
+    # peft saves a copy of an embedding beside its low-rank part; merged, that part changes the tied output head, too.
+    full_names = [rename(name) for name in adapter.full_tensors]
+    replaced = [name for name in full_names if name in folder.tensors and tensors[name].low_rank is None]
     return replace(
         folder,
         tensors=tensors,
-        replaced={name: folder.tensors[name] for name in map(rename, adapter.full_tensors) if name in folder.tensors},
+        replaced={name: folder.tensors[name] for name in replaced},
         files=folder.files | {f"{path.name}/{ADAPTER_WEIGHTS}": header.stamp.size},
         fingerprint=digest.hexdigest()[:16],
         notes=(*folder.notes, note),

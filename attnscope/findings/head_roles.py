@@ -136,8 +136,9 @@ HEAD_ROLES = (
     ),
     HeadRole(
         "copying", "V", "#cc3311", "copying",
-        "Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O, which maps what a head reads to what it writes; −1 to 1.",
-        "Elhage et al., 2021", "weights", ("copying",), lambda sums: sums["copying"], clear=0.5, rank=None,
+        "Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O, which maps what a head reads to what it writes; −1 to 1. The "
+        "copying score of Elhage et al. also has W_E and W_U at its ends, and its sign can differ.",
+        "after Elhage et al., 2021", "weights", ("copying",), lambda sums: sums["copying"], clear=0.5, rank=None,
     ),
     _mean(
         "receiver", "E", "#225555", "receiver of sentences",

@@ -142,6 +142,24 @@ def test_a_tied_head_keeps_the_embedding_that_an_adapter_replaces(
     assert report.predictions[-1].tokens[0].id == logits.argmax()
 
 
+@pytest.mark.filterwarnings("ignore:Model has .tie_word_embeddings=True.:UserWarning")
+@pytest.mark.filterwarnings("ignore:Model with .tie_word_embeddings=True.:UserWarning")
+@pytest.mark.filterwarnings("ignore:Setting .save_embedding_layers.:UserWarning")
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_low_rank_parts_of_a_tied_embedding_change_the_head_as_merging_does(tmp_path: Path, engine: str) -> None:
+    model = ROWS["llama one kv head, tied"].save(tmp_path / "base")
+    write_small_tokenizer(tmp_path / "base")
+    merged = trained(model, tmp_path / "adapter", target_modules=["embed_tokens", "q_proj"])
+    report = attnscope.inspect(
+        "!#%&", model=str(tmp_path / "base"), adapter=str(tmp_path / "adapter"), engine=engine, predict=True
+    )
+    with torch.no_grad():
+        logits = merged(torch.tensor([[token.id for token in report.data.texts[0].tokens]])).logits[0, -1]
+    for token in report.predictions[-1].tokens:
+        assert abs(token.logit - logits[token.id]) < 1e-4 * logits.abs().max()
+    assert report.predictions[-1].tokens[0].id == logits.argmax()
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     model = ROWS["llama"].save(tmp_path / "base")
