@@ -164,14 +164,14 @@ class TorchTensor(Protocol):
         """Return it in the memory of the CPU."""
 
 
-class OpenedModel(Protocol):
+class ReusableModel(Protocol):
     """What is known here of what `attnscope.open_model` returns."""
 
     def close(self) -> None:
         """Release the model."""
 
 
-Model = str | os.PathLike[str] | PretrainedModel | OpenedModel
+Model = str | os.PathLike[str] | PretrainedModel | ReusableModel
 Messages = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 if TYPE_CHECKING:
     BoolMatrix = np.ndarray[Any, np.dtype[np.bool_]]
