@@ -14,6 +14,7 @@ JSON, to `gpu.jsonl` in the folder $OUT (default: here). Exit code 1 if a part f
     profile   the operators of a recorded layer that take most time
     kernels   the fused kernel, if Triton is there: its numbers against operators, its time against the output's
     programs  `run`, `batch` and `heads` as whole processes, on the GPU and on the CPU
+    dumps     `batch` against the forward pass alone and an eager script, by length and by what is kept (gpu_dumps.py)
 
 It needs torch, NumPy and the packages in PACKAGES: where there is no network, `--wheels` names a folder of their wheels
 (`python -m pip download --no-deps -c constraints.txt -d FOLDER PACKAGE …`), which are installed into a folder that is
@@ -26,6 +27,7 @@ commands have every part once, the first ones first:
     python benchmarks/gpu.py attend kernels --wheels wheels
     python benchmarks/gpu.py sdpa profile parity --wheels wheels
     python benchmarks/gpu.py programs --wheels wheels
+    python benchmarks/gpu.py dumps --wheels wheels
 """
 
 import argparse
@@ -312,6 +314,13 @@ def programs(bench: Bench) -> None:
             say(name, took[bench.device], "s", cpu=round(took["cpu"], 2))
 
 
+def dumps(bench: Bench) -> None:
+    """Dumps beside the forward pass alone and an eager script."""
+    import gpu_dumps
+
+    gpu_dumps.dumps(bench, say)
+
+
 def run_tests(bench: Bench, files: Sequence[str]) -> None:
     """Run tests, and name each that fails when it does.
 
@@ -354,6 +363,7 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
     "profile": (profile, 90),
     "kernels": (kernels, 240),
     "programs": (programs, 300),
+    "dumps": (dumps, 540),
 }
 
 

@@ -39,6 +39,32 @@ _INT64, _FLOAT32 = 2**63 - 1, float(np.finfo(np.float32).max)  # largest numbers
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@dataclass(frozen=True)
+class Words:
+    """The cells of a column of words, of which many are the same: no row has an object of its own."""
+
+    words: Sequence[str]
+    index: _Array  # which of the words each row has, (rows,), int
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the word of every row."""
+        return map(self.words.__getitem__, self.index.tolist())
+
+    def to_arrow(self) -> Any:
+        """Return the words of all rows as an array of Arrow."""
+        import pyarrow as pa
+
+        return pa.array(self.words, pa.string()).take(pa.array(self.index))
+
+
+def _same(word: str, count: int) -> Words:
+    """Return a column that has one word in every row."""
+    return Words([word], np.zeros(count, dtype=np.int64))
+
+
 @dataclass
 class TableRows:
     """The rows of a table, in parts that fit into memory."""
@@ -91,7 +117,7 @@ def tables(kind: str, record: Record) -> Iterator[Table]:
             for table in _flattened(record, axes_of(f"stages.{stage}"), {"value": array}):
                 value = np.where(np.isfinite(table["value"]), table["value"], np.float32("nan"))  # not allowed, or none
                 missing = dict.fromkeys((*_KEY, "dimension"), [None] * len(value))
-                yield missing | table | {"stage": [stage] * len(value), "value": value}
+                yield missing | table | {"stage": _same(stage, len(value)), "value": value}
         return
     if part in _OF_SPANS:
         yield from _OF_SPANS[part](record)
@@ -131,9 +157,9 @@ def _span_effect_tables(record: Record) -> Iterator[Table]:
     none = np.full(len(span_effects.hidden), np.nan, dtype=np.float32)
     arrays = {name: none if array is None else array for name, array in arrays.items()}
     cut = np.flatnonzero(~np.isnan(list(arrays.values())).all(0))
-    heads = {"index": np.full(len(cut), record.index), "id": [str(record.id)] * len(cut)}
+    heads = {"index": np.full(len(cut), record.index), "id": _same(str(record.id), len(cut))}
     heads |= {name: [None] * len(cut) for name in ("layer", "head")}
-    yield heads | {"key_span": _span_names(record)[cut]} | {name: array[cut] for name, array in arrays.items()}
+    yield heads | {"key_span": Words(_span_names(record), cut)} | {name: array[cut] for name, array in arrays.items()}
 
 
 _OF_SPANS = {"spans": _span_tables, "span_effects": _span_effect_tables}
@@ -176,8 +202,8 @@ _PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {
     "source": lambda record, place: _keys(record, place),
     "key": lambda record, place: _keys(record, np.array(record.keys)[place]),
     "width": lambda _, place: {"dimension": place},
-    "span": lambda record, place: {"query_span": _span_names(record)[place]},
-    "key span": lambda record, place: {"key_span": _span_names(record)[place]},
+    "span": lambda record, place: {"query_span": Words(_span_names(record), place)},
+    "key span": lambda record, place: {"key_span": Words(_span_names(record), place)},
 }
 # Further columns, if they depend on the settings.
 _VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {
@@ -188,7 +214,7 @@ _VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {
 
 def _heads(record: Record, unit: _Array) -> Table:
     """Return text, layer and head of every row; a mean has no number."""
-    columns: Table = {"index": np.full(len(unit), record.index), "id": [str(record.id)] * len(unit)}
+    columns: Table = {"index": np.full(len(unit), record.index), "id": _same(str(record.id), len(unit))}
     for n, name in enumerate(("layer", "head")):
         numbers = [pair[n] for pair in record.units]
         if "mean" in numbers:
@@ -198,22 +224,22 @@ def _heads(record: Record, unit: _Array) -> Table:
     return columns
 
 
-def _span_names(record: Record) -> _Array:
+def _span_names(record: Record) -> list[str]:
     assert record.divided is not None
-    return np.array([*record.divided.names, "(sink)"], dtype=object)
+    return [*record.divided.names, "(sink)"]
 
 
 def _queries(record: Record, row: _Array) -> Table:
     query = np.array(record.queries, dtype=np.int64)[row]
-    return {"query": query, "query_token": _texts(record.tokens)[query]}
+    return {"query": query, "query_token": Words(_texts(record.tokens), query)}
 
 
 def _keys(record: Record, key: _Array) -> Table:
-    return {"key": key, "key_token": _texts(record.key_tokens)[key]}
+    return {"key": key, "key_token": Words(_texts(record.key_tokens), key)}
 
 
-def _texts(tokens: Sequence[Token]) -> _Array:
-    return np.array([token.text for token in tokens], dtype=object)
+def _texts(tokens: Sequence[Token]) -> list[str]:
+    return [token.text for token in tokens]
 
 
 def write(rows: TableRows, layout: str, path: Path) -> int:
@@ -292,7 +318,11 @@ def arrow_table(table: Table, schema: Any) -> Any:
     """Return a part of a table in Arrow; NaN is null."""
     import pyarrow as pa
 
-    cells = {field.name: pa.array(table[field.name], field.type, from_pandas=True) for field in schema}
+    cells = {}
+    for field in schema:
+        column = table[field.name]
+        in_arrow = column.to_arrow() if isinstance(column, Words) else None
+        cells[field.name] = pa.array(column, field.type, from_pandas=True) if in_arrow is None else in_arrow
     return pa.table(cells, schema=schema)
 
 

@@ -220,6 +220,21 @@ def test_a_mean_has_no_number(folder):
 
 
 @pytest.mark.parametrize("table", tables.TABLES)
+def test_words_of_a_table_are_stored_once(folder, table):
+    """A column of words has the words of the text and a number for each row, not an object for each row."""
+    pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    record = next(Dump(folder / "dump.jsonl").records())
+    part = next(tables.tables(table, record))
+    columns = {name: part[name] for name in tables.WORDS if name in part}
+    if table == "matrices":
+        assert set(columns.pop("key_token", [])) != {None}
+    for words in columns.values():
+        assert isinstance(words, tables.Words)
+        assert len(words.words) <= len(record.tokens) + 1
+        assert words.to_arrow().to_pylist() == list(words)
+
+
+@pytest.mark.parametrize("table", tables.TABLES)
 def test_tables_become_each_other(folder, table):
     pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
     from pyarrow import parquet
