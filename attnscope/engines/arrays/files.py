@@ -19,6 +19,8 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError, did_you_mean
 from attnscope.base.files.reading import open_regular, read_at_most
 from attnscope.checkpoints.headers import TensorInfo, read_header, sample_digest
+from attnscope.engines.arrays.serving import parsed, translate_hook, translate_lens
+from attnscope.engines.arrays.stored import StoredArray
 
 ENDINGS = (".safetensors", ".npz")
 ARRAYS = ("q", "k", "v", "output", "weights")
@@ -29,17 +31,6 @@ _TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float6
 _NUMPY = {"I32": "<i4", "I64": "<i8", "U8": "u1", "BOOL": "?", "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _SMALL = 64 << 20  # bytes of an array that says how to read the others
 _DAMAGE = (ValueError, EOFError, SyntaxError, TypeError, OverflowError, KeyError, RuntimeError, NotImplementedError)
-
-
-@dataclass(frozen=True)
-class StoredArray:
-    """An array in a file, of which only the header was read."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str  # name of its type; `bfloat16` is read as uint16
-    nbytes: int
-    place: Any
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,7 @@ def open_file(path: Path) -> ArrayFile:
     shared: dict[str, StoredArray] = {}
     values: dict[str, Any] = {}
     by_layer: dict[str, dict[int, Any]] = {}
-    for name, held in [*stored.items(), *metadata.items()]:
+    for name, held in _as_ours(path, stored, metadata).items():
         match = _LAYER.fullmatch(name)
         own, known = match[2] if match else name, (*ARRAYS, *(SETTINGS if match else SHARED))
         if own not in known:
@@ -91,6 +82,21 @@ def open_file(path: Path) -> ArrayFile:
         message = f"holds arrays of layers and {next(iter(shared))}, which belongs to none"
         raise AttnscopeError(message, where=path, hint="name all arrays layer.0.q, or all q, k and v")
     return ArrayFile(path, dict(sorted(layers.items())), shared, values, digest)
+
+
+def _as_ours(path: Path, stored: dict[str, StoredArray], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays and settings under the names of this layout; those of plug-ins of vLLM are translated."""
+    names = {**stored, **metadata}
+    if "attn_q" in stored:
+        texts = {}
+        for name in ("qk_layers", "qk_meta"):
+            held = names.get(name)
+            held = _setting(path, "source", held) if isinstance(held, StoredArray) else held
+            texts[name] = parsed(held, name, path) if isinstance(held, str) else held
+        return translate_lens(stored, texts, path) | {n: names[n] for n in ("tokens", "text") if n in names}
+    if path.name == "qk.safetensors" and stored and all(name.endswith(("__q", "__k")) for name in stored):
+        return translate_hook(stored, path)
+    return names
 
 
 def _setting(path: Path, name: str, held: Any) -> Any:

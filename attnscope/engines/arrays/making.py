@@ -14,11 +14,12 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import check_scaling
 from attnscope.checkpoints.tokenization.given import make_texts
-from attnscope.engines.arrays.files import ENDINGS, ArrayFile, StoredArray, open_file
+from attnscope.engines.arrays.files import ENDINGS, ArrayFile, open_file
 from attnscope.engines.arrays.given import GivenArrays, GivenSizes
 from attnscope.engines.arrays.layout import PackedShape, packed_shape, parse_layout, query_ranges, text_ranges
 from attnscope.engines.arrays.masks import function_digest, read_masks, read_score_mod
 from attnscope.engines.arrays.settings import LayerSettings, layer_settings
+from attnscope.engines.arrays.stored import StoredArray
 
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
 _WEIGHT_AXES = ("heads", "tokens", "width")  # of weights, keys are what width is of queries
