@@ -128,7 +128,8 @@ def inputs(tmp_path_factory):
         part = str(folder / f"part-{number}.jsonl")
         assert main(["batch", texts, "--quiet", "-o", part, "--shard", f"{number}/3"]) == 0
     assert main(["batch", texts, "--quiet", "--stage", "weights", "-o", str(folder / "matrices")]) == 0
-    assert main(["batch", texts, "--quiet", "--keep", "effects", "-o", str(folder / "effects.jsonl")]) == 0
+    for part in ("heads", "effects"):
+        assert main(["batch", texts, "--quiet", "--keep", part, "-o", str(folder / f"{part}.jsonl")]) == 0
     spans = ["--keep", "spans", "--spans", "sentences", "-o", str(folder / "spans.jsonl")]
     assert main(["batch", texts, "--quiet", *spans]) == 0
     return folder
