@@ -265,6 +265,11 @@ class TransformersContinuation:
     def __init__(self, loaded: TransformersModel) -> None:
         self._loaded, self._cache, self._seen = loaded, None, 0
         self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
+        part = loaded.parts[loaded.chosen]
+        self._says_positions = (
+            len(part.layers) < part.n_layers
+            and "position_ids" in inspect.signature(loaded.predicting.forward).parameters
+        )
 
     def logits(self, tokens: TokenTensors) -> Tensor:
         session = AttentionCapture(self._loaded.model, lambda part, module, inputs: attended(inputs))
@@ -272,6 +277,8 @@ class TransformersContinuation:
         if any(self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)):
             self._cache, self._seen = None, 0  # its keys are rotated as those of a short text
         inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
+        if self._says_positions:  # the cache of a hybrid model may count tokens in a layer that does not keep them
+            inputs["position_ids"] = torch.arange(self._seen, longer, device=tokens.real.device)[None]
         with torch.inference_mode(), capturing(session):
             result = self._loaded.predicting(**inputs, **{self._cache_name: self._cache}, use_cache=True)
         self._cache, self._seen = getattr(result, self._cache_name), tokens.ids[0].shape[1]

@@ -1,0 +1,359 @@
+"""Compare every text model of the installed transformers with eager transformers, and write docs/architectures.md.
+
+    python -m tests.families.census                      every type, and the table
+    python -m tests.families.census qwen2_vl falcon_h1   these types, and a line for each
+    python -m tests.families.census --minutes 20         as many types as fit, and the table of those
+
+Each type is built as a tiny random folder, in a process of its own. Its weights are compared in every layer with
+attention, alone and in a padded batch, then logits, a continuation, and the predictions after one head is cut, against
+a model of transformers whose attention function is watched.
+"""
+
+import argparse
+import json
+import multiprocessing
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+
+import attnscope
+from attnscope.base.errors import AttnscopeError
+from attnscope.checkpoints.families import FAMILIES
+from tests.helpers.architectures import write_tokenizer
+from tests.helpers.reference_stages import SoftmaxStages
+from tests.helpers.tiny_models import raise_weights
+from tests.helpers.watched_attention import WatchedAttention
+
+TABLE = Path(__file__).parent.parent.parent / "docs" / "architectures.md"
+TEXT, SHORT = "the bank by the river was old", "the river"
+TOLERANCE = 1e-5
+_SECONDS = 120  # that one type may take
+_MOST_PARAMETERS = 5_000_000
+VOCAB = 128
+# Sizes of fields by their name, the first that fits; a model with fields of other names keeps their defaults.
+_SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
+    (("vocab_size", "vocab_size_per_layer_input"), VOCAB),
+    (("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth",
+      "num_decoder_layers", "num_encoder_layers"), 4),
+    (("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads",
+      "decoder_attention_heads"), 4),
+    (("num_key_value_heads", "num_kv_heads"), 2),
+    (("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "projection_dim", "word_embed_proj_dim",
+      "out_hidden_size", "vision_dim"), 32),
+    (("head_dim", "d_kv", "qk_nope_head_dim", "v_head_dim"), 8),
+    (("qk_rope_head_dim", "rotary_dim"), 4),
+    (("intermediate_size", "ffn_dim", "d_ff", "d_inner", "encoder_ffn_dim", "decoder_ffn_dim", "n_inner", "hidden_dim",
+      "moe_intermediate_size", "shared_expert_intermediate_size", "ffn_hidden_size", "intermediate_size_mlp"), 40),
+    (("max_position_embeddings", "n_positions", "max_seq_len", "max_source_positions", "max_target_positions"), 64),
+    (("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4),
+    (("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k"), 2),
+    (("n_group", "topk_group"), 1),
+    (("q_lora_rank", "kv_lora_rank"), 16),
+    (("sliding_window", "window_size", "local_attention"), 4),
+    (("mamba_d_ssm",), 64),
+    (("mamba_n_heads", "mamba_d_head", "mamba_num_heads", "mamba_head_dim", "linear_key_head_dim",
+      "linear_value_head_dim"), 8),
+    (("mamba_d_state", "ssm_state_size", "mamba_chunk_size", "chunk_size"), 16),
+    (("linear_num_value_heads",), 4),
+    (("linear_num_key_heads",), 2),
+    (("image_size",), 16),
+    (("patch_size",), 4),
+)  # fmt: skip
+_BY_NAME = {name: size for names, size in _SIZES for name in names}
+_UNSET = ("num_experts_per_tok", "n_group", "topk_group")  # that are set even if a config has none by default
+_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+
+@dataclass
+class Finding:
+    """What came of one type."""
+
+    model_type: str
+    verdict: str  # `right`, `wrong`, `refused`, `crash`, `not text` or `not built`
+    model: str = ""  # class of transformers
+    engine: str = ""
+    layers: str = ""  # those with attention, and all
+    reason: str = ""  # of what is not right
+    differences: dict[str, float] = field(default_factory=dict)  # largest of weights, padded, logits, continuation, cut
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        cells = [f"{self.differences[name]:.0e}" if name in self.differences else "–" for name in MEASURES]
+        escaped = self.reason.replace("|", "\\|").replace("<", "&lt;")
+        cells = [f"`{self.model_type}`", self.verdict, self.engine, self.layers, *cells, escaped]
+        return f"| {' | '.join(cells)} |"
+
+
+MEASURES = ("weights", "padded", "logits", "continuation", "cut")
+
+
+def text_class(config_class: Any) -> Any:
+    """Return the class that a checkpoint of this config is saved with: one that predicts, or the base model."""
+    tables = ("CAUSAL_LM", "MULTIMODAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
+    for name in reversed(tables) if config_class().is_encoder_decoder else tables:
+        table: Any = getattr(hf, f"MODEL_FOR_{name}_MAPPING")
+        if config_class in table:
+            return table[config_class]
+    if config_class not in hf.MODEL_MAPPING:
+        return None
+    found = hf.MODEL_MAPPING[config_class]
+    return found[0] if isinstance(found, list | tuple) else found
+
+
+def small_config(config_class: Any, **changes: Any) -> Any:
+    """Return a config with small sizes, in its nested configs as well."""
+    default = config_class()
+    fields = {name: value for name, value in vars(default).items() if not name.startswith("_")}
+    chosen: dict[str, Any] = {}
+    attributes = {**fields, **{name: fields.get(real) for name, real in config_class.attribute_map.items()}}
+    for name, value in attributes.items():
+        if isinstance(value, hf.PreTrainedConfig):
+            chosen[name] = small_config(type(value), **changes)
+        elif name in _IDS:
+            chosen[name] = _IDS[name]
+        elif name.endswith(("_token_id", "_token_index")) and isinstance(value, int) and value >= VOCAB:
+            chosen[name] = VOCAB - 1 - len([other for other in chosen if other.endswith(("_token_id", "_token_index"))])
+        elif name in _BY_NAME and (type(value) is int or (value is None and name in _UNSET)):
+            chosen[name] = _BY_NAME[name]
+    if "qk_rope_head_dim" in chosen:
+        chosen.pop("head_dim", None)  # follows from the parts of a head (latent attention)
+    table = fields.get("rope_parameters")
+    if not (isinstance(table, dict) and table.get("rope_type") == "default"):  # such as the axial one of images
+        changes = {name: value for name, value in changes.items() if name != "rope_parameters"}
+    chosen |= {name: value for name, value in changes.items() if name in attributes}
+    return config_class(**chosen)
+
+
+_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+_CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"num_hidden_layers": 8},
+    {"attn_layer_indices": [1, 3], "layer_group_size": 2, "full_attention_interval": 2},
+    {"num_key_value_heads": 4},
+    _ROPE,
+    {"head_dim": 16},
+    {"hidden_size": 64},
+)
+
+
+def build(model_type: str, kind: Any) -> Any:
+    """Return a tiny random model that has attention over two tokens; else one that can be built, or raise why not."""
+    config_class = hf.CONFIG_MAPPING[model_type]
+    built = None
+    reason: Exception = ValueError("no config")
+    for changes in _CHANGES:
+        try:
+            config = small_config(config_class, **changes)
+            with torch.device("meta"):
+                count = sum(p.numel() for p in kind._from_config(config, attn_implementation="eager").parameters())
+            if count > _MOST_PARAMETERS:
+                raise ValueError(f"{count:,} parameters")
+            torch.manual_seed(0)
+            model = raise_weights(kind._from_config(config, attn_implementation="eager", dtype=torch.float32).eval())
+            built = model if built is None else built
+            if _watch(model, torch.tensor([[5, 6]])).weights:
+                return model
+        except Exception as e:  # whatever its config makes of small sizes
+            reason = e
+    if built is None:
+        raise reason
+    return built
+
+
+def examine(model_type: str) -> Finding:
+    """Build a type, and compare what attnscope shows of it."""
+    config_class = hf.CONFIG_MAPPING[model_type]
+    kind = text_class(config_class)
+    if kind is None or getattr(kind, "main_input_name", "") != "input_ids":
+        return Finding(model_type, "not text", reason=f"takes {getattr(kind, 'main_input_name', 'no text')}")
+    try:
+        model = build(model_type, kind)
+    except Exception as e:
+        return Finding(model_type, "not built", kind.__name__, reason=_said(e))
+    finding = Finding(model_type, "right", kind.__name__, "native" if model_type in FAMILIES else "transformers")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        write_tokenizer(Path(folder))
+        try:
+            _compare(model, folder, finding)
+        except AttnscopeError as e:
+            finding.verdict, finding.reason = "refused", f"{e.parts.message}; {e.parts.hint}".removesuffix("; None")
+        except Exception as e:
+            finding.verdict, finding.reason = "crash", _said(e)
+    worst = {
+        name: gap for name, gap in finding.differences.items() if not gap <= TOLERANCE * (10 if name == "logits" else 1)
+    }
+    if worst and finding.verdict == "right":
+        finding.verdict, finding.reason = (
+            "wrong",
+            ", ".join(f"{name} differ by {gap:.1e}" for name, gap in worst.items()),
+        )
+    return finding
+
+
+def _compare(model: Any, folder: str, finding: Finding) -> None:
+    options: dict[str, Any] = {"model": folder, "engine": finding.engine}
+    halves = model.config.is_encoder_decoder
+    if halves:
+        options["part"] = "encoder"
+    shown: dict[str, Any] = {"layer": "all", "head": "all", "stages": ("weights",)}
+    report = attnscope.inspect([TEXT, SHORT], **options, **shown)
+    gaps = []
+    for text in report.data.texts:
+        ids = torch.tensor([[token.id for token in text.tokens]])
+        watched = _watch(model, ids)
+        ours: dict[int, list[Any]] = {}
+        for head in text.heads:
+            ours.setdefault(int(head.layer), []).append(torch.from_numpy(head.stages["weights"].copy()))
+        theirs = watched.weights[: len(ours)] if halves else watched.weights
+        finding.layers = f"{len(ours)} of {_count_layers(model)}"
+        if len(ours) != len(theirs):
+            raise ValueError(f"{len(ours)} layers are shown, eager transformers has {len(theirs)}")
+        mine = [torch.stack(heads) for heads in ours.values()]
+        gaps.append(max(float((a - b[0][: len(a)]).abs().max()) for a, b in zip(mine, theirs, strict=True)))
+    finding.differences |= {"weights": gaps[0], "padded": gaps[1]}
+    predictions = None if halves else attnscope.inspect(TEXT, **options).predictions
+    if not predictions:
+        return
+    prediction = predictions[0]
+    ids = torch.tensor([[token.id for token in report.data.texts[0].tokens]])
+    watched = _watch(model, ids)
+    prompt = ids[:, : prediction.position + 1] if model.can_generate() else ids
+    logits = watched.logits[0, prediction.position]
+    finding.differences["logits"] = max(abs(float(logits[token.id]) - token.logit) for token in prediction.tokens)
+    causal = all(float(weights.triu(1).abs().max()) == 0 for weights in watched.weights)
+    if not (model.can_generate() and causal):  # a cache of keys is not that of a text that is read both ways
+        return
+    longer = attnscope.inspect(TEXT, **options, generate=3).data.texts[0]
+    with torch.inference_mode():
+        continued = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=3, do_sample=False)
+    finding.differences["continuation"] = float([token.id for token in longer.tokens] != continued[0].tolist())
+    layer = int(report.data.texts[0].heads[0].layer)
+    cut: Any = attnscope.ablate(TEXT, **options, cut=f"L{layer}H1").data.effects[0]
+    if cut.predictions and watched.cuts:
+        at = cut.predictions[0].position
+        after = _watch(model, ids, cut=(0, 1)).logits[0, at].softmax(-1)
+        finding.differences["cut"] = max(abs(float(after[t.id]) - t.after) for t in cut.predictions[0].tokens)
+
+
+@torch.inference_mode()
+def _watch(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None = None) -> WatchedAttention:
+    """Run eager transformers, and see its weights and logits; `cut` is a call of attention, and a head."""
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    runs = model if not hasattr(model, "get_text_features") or model.can_generate() else model.text_model
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+    with WatchedAttention(cut) as watched:
+        output = runs(**inputs)
+    if not watched.weights:  # it computes attention by operators of its own
+        with SoftmaxStages(shifted=False) as mode:
+            output = runs(**inputs)
+        watched.weights = [stages.weights for stages in mode.layers]
+        watched.cuts = False
+    watched.logits = output.get("logits", output.get("prediction_logits"))
+    return watched
+
+
+def _count_layers(model: Any) -> int:
+    text = model.config.get_text_config()
+    return int(getattr(text, "num_hidden_layers", 0) or 0)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+def _child(model_type: str, pipe: Any) -> None:
+    """Examine a type in a process of its own, which ends after a while whatever it does."""
+    signal.alarm(_SECONDS)
+    torch.set_num_threads(1)
+    logging: Any = hf.logging
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    pipe.send(asdict(examine(model_type)))
+
+
+def examine_apart(model_type: str) -> Finding:
+    """Return what came of a type; a process that ends is a crash."""
+    context = multiprocessing.get_context("fork")
+    mine, other = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(model_type, other))
+    process.start()
+    other.close()
+    try:
+        return Finding(**mine.recv())
+    except EOFError:
+        process.join()
+        return Finding(model_type, "crash", reason=f"the process ended with {process.exitcode}")
+    finally:
+        process.join()
+
+
+def document(findings: list[Finding], left: list[str]) -> str:
+    """Return docs/architectures.md."""
+    counts = Counter(finding.verdict for finding in findings)
+    text = [finding for finding in findings if finding.verdict not in ("not text", "not built")]
+    right = counts["right"]
+    others = "".join(f", {counts[verdict]} {verdict}" for verdict in ("wrong", "refused", "crash") if counts[verdict])
+    lines = [
+        "# Architectures",
+        "",
+        f"Every type of model in `transformers` {hf.__version__} that takes text, built as a tiny random folder and "
+        "compared with eager `transformers`: the largest difference of weights in all layers with attention, alone and "
+        "in a padded batch, of logits, of a continuation (0 or 1), and of predictions after a head is cut.",
+        "`python -m tests.families.census` writes this file.",
+        "",
+        f"{right} of {len(text)} types are right{others}.",
+        f"{counts['not built']} more could not be built from small sizes, and {counts['not text']} take no text.",
+    ]
+    if left:
+        lines.append(f"The last run had a limit of time: {len(left)} types, of text or not, were not examined.")
+    lines += [
+        "",
+        "| type | verdict | engine | layers with attention | weights | padded | logits | continuation | cut | reason |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(finding.line() for finding in sorted(text, key=lambda finding: finding.model_type)),
+    ]
+    unbuilt = sorted(finding.model_type for finding in findings if finding.verdict == "not built")
+    if unbuilt:
+        lines += ["", f"Not built: {', '.join(f'`{name}`' for name in unbuilt)}."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Examine types; 1 if any is wrong or crashes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("types", nargs="*", help="types to examine; all, and the table, without")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="time after which no other type is begun")
+    parser.add_argument("--log", type=Path, help="file of findings, a JSON line each; those that it holds are kept")
+    asked = parser.parse_args()
+    findings, begun = [], time.monotonic()
+    if asked.log and asked.log.exists():
+        findings = [Finding(**json.loads(line)) for line in asked.log.read_text().splitlines()]
+    held = {finding.model_type for finding in findings}
+    types = [name for name in asked.types or sorted(hf.CONFIG_MAPPING) if name not in held]
+    if types:
+        torch.set_num_threads(1)
+        examine("gpt2")  # so that the processes share what it imports
+    while types and time.monotonic() - begun < asked.minutes * 60:
+        finding = examine_apart(types.pop(0))
+        findings.append(finding)
+        if finding.verdict != "not text":
+            print(finding.line(), flush=True)
+        if asked.log:
+            with asked.log.open("a") as file:
+                file.write(json.dumps(asdict(finding)) + "\n")
+    if not asked.types:
+        TABLE.write_text(document(findings, types))
+    return int(any(finding.verdict in ("wrong", "crash") for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
