@@ -2,11 +2,10 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,11 +19,12 @@ from attnscope.findings.attribution import Attribution
 from attnscope.findings.check import Check, CheckReport, Differences
 from attnscope.findings.compare import Change, Comparison, Verdict
 from attnscope.findings.explain import Explanation
+from attnscope.findings.heads import HeadRef, HeadReport
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import Rows
-from attnscope.findings.run import HeadReport, Report, TextReport
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.request.arguments import number
@@ -205,20 +205,19 @@ def _abridged(data: Any) -> Any:
 
     texts = []
     for text in data.texts:
-        heads = text.heads[:_PRINTED_HEADS]
         notes = [*text.notes]
-        if len(heads) < len(text.heads):
-            notes.append(f"{len(heads)} of {len(text.heads)} heads are printed; report[layer, head] is one of them")
+        if len(text.heads) > _PRINTED_HEADS:
+            notes.append(f"{_PRINTED_HEADS} of {len(text.heads)} heads are printed; report[layer, head] is one of them")
         if max(len(text.queries), len(text.keys)) > PRINTED:
             sizes = f"{len(text.queries)} rows and {len(text.keys)} columns"
             notes.append(f"the first {PRINTED} of {sizes} are printed; the arrays have all")
-        texts.append(msgspec.structs.replace(narrow(text, heads, PRINTED), notes=notes))
+        texts.append(msgspec.structs.replace(narrow(text, _PRINTED_HEADS, PRINTED), notes=notes))
     return msgspec.structs.replace(data, texts=texts)
 
 
 def _stage_of_head(name: str, doc: str) -> Any:
     """Return a property that reads a stage of a HeadResult."""
-    return property(lambda result: _stage(result._head, name), doc=doc)
+    return property(lambda result: _stage(result._head.stages, name), doc=doc)
 
 
 class TextAxes(ABC):
@@ -249,8 +248,9 @@ class HeadResult(Result[Report], TextAxes):
         data: A report of this head alone.
     """
 
-    def __init__(self, report: Report, text: TextReport, head: HeadReport) -> None:
-        super().__init__(msgspec.structs.replace(report, texts=[msgspec.structs.replace(text, heads=[head])]))
+    def __init__(self, report: Report, text: TextReport, index: int) -> None:
+        head = msgspec.structs.replace(text, heads=text.heads.only([index]))
+        super().__init__(msgspec.structs.replace(report, texts=[head]))
 
     @property
     def _text(self) -> TextReport:
@@ -303,12 +303,12 @@ class HeadResult(Result[Report], TextAxes):
         return _report_table(self.data, table)
 
 
-def _stage(head: HeadReport, name: str) -> Float2:
-    if name not in head.stages:
+def _stage(stages: Mapping[str, Any], name: str) -> Any:
+    if name not in stages:
         message = f"the report keeps no {name}"
-        hint = f"it keeps {', '.join(head.stages) or 'no stage'}; inspect with stages={(*head.stages, name)!r}"
+        hint = f"it keeps {', '.join(stages) or 'no stage'}; inspect with stages={(*stages, name)!r}"
         raise UsageError(message, where="stages", hint=hint)
-    return head.stages[name]
+    return stages[name]
 
 
 def _one_position(query: PositionSelection, text: TextReport) -> int:
@@ -327,7 +327,7 @@ def _one_position(query: PositionSelection, text: TextReport) -> int:
 
 
 def _stage_of_text(name: str, doc: str) -> Any:
-    """Return a property that stacks a stage of all heads of a text, once."""
+    """Return a property that gives a stage of all heads of a text."""
     return property(lambda result: result._stack(name), doc=doc)
 
 
@@ -343,29 +343,29 @@ class TextArrays(TextAxes):
     @property
     def layers(self) -> list[int | str]:
         """The layers, in the order of the arrays' first axis."""
-        return [layer for layer, _ in self._by_layer]
+        return list(self._heads_by_layer)
 
     @property
     def heads(self) -> list[list[int | str]]:
         """Of every layer its heads, in the order of the arrays' second axis; `auto` may take others in each layer."""
-        return [[head.head for head in heads] for _, heads in self._by_layer]
+        return list(self._heads_by_layer.values())
 
-    @cached_property
-    def _by_layer(self) -> list[tuple[int | str, list[HeadReport]]]:
-        return [(layer, list(heads)) for layer, heads in groupby(self._text.heads, key=lambda head: head.layer)]
-
-    @cached_property
-    def _stacks(self) -> dict[str, Float4]:
-        return {}
+    @property
+    def _heads_by_layer(self) -> dict[int | str, list[int | str]]:
+        by_layer: dict[int | str, list[int | str]] = {}
+        for layer, head in self._text.heads.units:
+            by_layer.setdefault(layer, []).append(head)
+        return by_layer
 
     def _stack(self, stage: str) -> Float4:
-        if stage not in self._stacks:
-            require_heads(self._report, "the report")
-            layers = [[_stage(head, stage) for head in heads] for _, heads in self._by_layer]
-            if len({len(heads) for heads in layers}) > 1:
-                raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
-            self._stacks[stage] = np.array(layers, dtype=np.float32)
-        return self._stacks[stage]
+        require_heads(self._report, "the report")
+        heads = self._text.heads
+        matrices = _stage(heads.stages, stage)
+        n_layers = len(self.layers)
+        if len({len(of_layer) for of_layer in self.heads}) > 1:
+            raise UsageError("the layers have different numbers of heads", hint="use report[layer, head]")
+        stacked: Float4 = matrices.reshape(n_layers, len(heads) // max(1, n_layers), *matrices.shape[1:])
+        return stacked
 
     scores: Float4 = _stage_of_text("scores", "The scores q·k, (layers, heads, queries, keys).")
     scaled: Float4 = _stage_of_text(
@@ -411,7 +411,7 @@ class TextArrays(TextAxes):
         return spans
 
     def __iter__(self) -> Iterator[HeadResult]:
-        return (HeadResult(self._report, self._text, head) for head in self._text.heads)
+        return (HeadResult(self._report, self._text, index) for index in range(len(self._text.heads)))
 
     def __getitem__(self, unit: tuple[int | str, int | str]) -> HeadResult:
         """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last that attends."""
@@ -423,10 +423,10 @@ class TextArrays(TextAxes):
             every[selected] if isinstance(selected, int | np.integer) and -len(every) <= selected < 0 else selected
             for selected, every in zip(unit, (provenance.attending, range(provenance.n_heads)), strict=True)
         )
-        for head_report in text.heads:
-            if (head_report.layer, head_report.head) == (layer, head):
-                return HeadResult(report, text, head_report)
-        there = [f"[{head_report.layer}, {head_report.head}]" for head_report in text.heads[:20]]
+        units = text.heads.units
+        if (layer, head) in units:
+            return HeadResult(report, text, units.index(HeadRef(layer, head)))
+        there = [f"[{ref.layer}, {ref.head}]" for ref in units[:20]]
         more = f" and {len(text.heads) - 20} more" if len(text.heads) > 20 else ""
         message = f"the report has no layer {unit[0]} with head {unit[1]}"
         raise UsageError(message, hint=f"it holds {', '.join(there)}{more}")
@@ -484,10 +484,6 @@ class InspectResult(Result[Report], TextArrays):
     @property
     def _text(self) -> TextReport:
         return self._only.data
-
-    def _stack(self, stage: str) -> Float4:
-        # The array is shared with the text's own result.
-        return self._only._stack(stage)
 
     def to_pandas(self, table: str | None = None) -> "pd.DataFrame":
         """Return one of the tables that `attnscope convert` writes.

@@ -15,13 +15,13 @@ from attnscope.batch.formats import format_of
 from attnscope.batch.frames import TruncatedFrame, bounded_lines, open_lines
 from attnscope.batch.header import END, MAGIC, MEASURES, SCHEMA, Header, Settings
 from attnscope.batch.journal import unseal
-from attnscope.batch.records import End, Record, gather_parts
+from attnscope.batch.records import End, Record
 from attnscope.batch.shards import DTYPES, TEXTS, Shard
 from attnscope.batch.sinks import INDEX
-from attnscope.findings.axes import arrays_in, faults
+from attnscope.findings.axes import arrays_in, faults, gathered
 from attnscope.findings.codec import decode_json
+from attnscope.findings.heads import STAGES
 from attnscope.findings.row_statistics import ROW_STATISTICS
-from attnscope.findings.run import STAGES
 
 _UNFINISHED = "is not finished"
 _RESTORE = "restore it from a backup"
@@ -179,7 +179,7 @@ def _with_arrays(record: Record, shard: Shard, path: Path) -> Record:
         arrays = shard.of_record(record.index, len(record.key_tokens))
         if not arrays:
             raise AttnscopeError(f"has no arrays for record {record.index}", where=path)
-        return msgspec.structs.replace(record, shard=None, shard_check=None, **gather_parts(arrays))
+        return msgspec.structs.replace(record, shard=None, shard_check=None, **gathered(Record, arrays))
     except (TypeError, ValueError, LookupError) as e:  # an additional name, or a missing one, or another shape
         raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
 
@@ -222,6 +222,6 @@ def _faults(record: Record, settings: Settings) -> Iterator[tuple[str, str]]:
         if stage not in record.stages or stage not in STAGES:
             yield f"stages.{stage[:40]}", "is missing"
     for name, along, array in arrays_in(record):
-        if array.dtype != (np.float32 if along.positions is None else np.int32):
+        if array.dtype != (np.float32 if along.positions is None and along.runs is None else np.int32):
             yield name, f"holds {array.dtype}"
     yield from faults(record, {})

@@ -1,6 +1,7 @@
 """Files of a Report: read one that `attnscope run --json` wrote as records for a table, and write one."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -10,12 +11,12 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.atomic import check_target, write_atomic
 from attnscope.batch import tables
 from attnscope.batch.header import KeptPart, Settings
-from attnscope.batch.records import Record, SpanArrays, gather_parts
-from attnscope.findings.axes import stacked
+from attnscope.batch.records import Record
 from attnscope.findings.codec import from_json, schema_of
+from attnscope.findings.heads import HeadRef, UnitArrays
 from attnscope.findings.narrowing import require_heads
-from attnscope.findings.run import Report, TextReport
-from attnscope.findings.spans import SpanReport
+from attnscope.findings.run import Report
+from attnscope.findings.spans import SpanArrays
 from attnscope.studies.formats import Options, export
 from attnscope.studies.study import TABLES
 
@@ -37,14 +38,14 @@ def read_report(path: Path) -> Report | None:
 def settings_of(report: Report) -> Settings:
     """Return the settings of a dump that would hold the same as a report."""
     require_heads(report, "the report")
-    heads = [head for text in report.texts for head in text.heads]
+    heads = [text.heads for text in report.texts]
     by: Literal["value", "projected"] = "value"
-    if any(head.top.projected is not None for head in heads):
+    if any(of_text.top is not None and of_text.top.projected is not None for of_text in heads):
         by = "projected"
     keep: list[KeptPart] = ["top", "rows"]
-    keep += ["columns"] if any(head.columns is not None for head in heads) else []
+    keep += ["columns"] if any(of_text.columns is not None for of_text in heads) else []
     keep += ["spans"] if any(text.spans is not None for text in report.texts) else []
-    keep += ["stages"] if any(head.stages for head in heads) else []
+    keep += ["stages"] if any(of_text.stages for of_text in heads) else []
     return Settings(by=by, keep=tuple(keep))
 
 
@@ -83,40 +84,16 @@ def _table_parts(report: Report, ending: str, table: str | None) -> Iterator[byt
 def records_of(report: Report) -> Iterator[Record]:
     """Yield every text as a record with the content of tables; weights between spans are a record of their own."""
     for text in report.texts:
+        record = partial(Record, text.index, text.index, text.index + 1, "", "ok", text=text.text)
         if text.heads:
-            yield _head_record(text)
+            heads: dict[str, Any] = {name: getattr(text.heads, name) for name in UnitArrays.__struct_fields__}
+            yield record(tokens=text.tokens, sources=text.context, queries=text.queries, keys=text.keys, **heads)
         if text.spans is not None:
-            yield _span_record(text, text.spans)
-
-
-def _span_record(text: TextReport, report: SpanReport) -> Record:
-    # A layer without attention over tokens has no weights.
-    layers = [layer for layer, weights in enumerate(report.weights) if not np.isnan(weights).all()]
-    n_heads = report.weights.shape[1]
-    units = len(layers) * n_heads
-    sink = None if report.sink is None else report.sink[layers].reshape(units, -1)
-    return _record(
-        text,
-        tokens=text.tokens[: len(report.text.of_token)],
-        units=[(layer, head) for layer in layers for head in range(n_heads)],
-        divided=report.text,
-        spans=SpanArrays(report.weights[layers].reshape(units, *report.weights.shape[2:]), sink),
-    )
-
-
-def _record(text: TextReport, **contents: Any) -> Record:
-    return Record(text.index, text.index, text.index + 1, "", "ok", text=text.text, **contents)
-
-
-def _head_record(text: TextReport) -> Record:
-    arrays = stacked(text.heads).items()
-    parts = gather_parts({path: array for path, array in arrays if not path.startswith(("pooled.", "words."))})
-    return _record(
-        text,
-        tokens=text.tokens,
-        sources=text.context,
-        queries=text.queries,
-        keys=text.keys,
-        units=[(head.layer, head.head) for head in text.heads],
-        **parts,
-    )
+            # A layer without attention over tokens has no weights.
+            layers = [layer for layer, weights in enumerate(text.spans.weights) if not np.isnan(weights).all()]
+            units = [HeadRef(layer, head) for layer in layers for head in range(text.spans.weights.shape[1])]
+            weights = text.spans.weights[layers].reshape(len(units), *text.spans.weights.shape[2:])
+            sink = None if text.spans.sink is None else text.spans.sink[layers].reshape(len(units), -1)
+            tokens = text.tokens[: len(text.spans.text.of_token)]
+            spans = SpanArrays(weights, sink)
+            yield record(tokens=tokens, units=units, divided=text.spans.text, spans=spans)

@@ -22,7 +22,7 @@ import numpy as np
 
 from attnscope.batch.records import Record, arrays_of
 from attnscope.findings.arrays import Along
-from attnscope.findings.axes import declared_paths
+from attnscope.findings.axes import declared_at
 
 _FIXED = {"unit", "rank", "width"}  # axes that have one length in all texts
 TEXTS, OFFSETS, SHAPES = "texts", "/offsets", "/shape"
@@ -50,9 +50,7 @@ class ShardArray:
 @cache
 def declared(path: str) -> Along:
     """Return the declaration of an array of a record, by its path, such as `stages.output`; KeyError without one."""
-    paths = declared_paths(Record)
-    part, _, member = path.partition(".")
-    return paths[path] if path in paths else paths[part].of_member(member)
+    return declared_at(Record, path)
 
 
 def own_axes(path: str) -> list[int]:

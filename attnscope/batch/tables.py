@@ -22,8 +22,8 @@ from attnscope.base.errors import PARQUET, AttnscopeError, arg
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
-from attnscope.batch.records import Record, arrays_of, axes_of
-from attnscope.findings.axes import declared_paths
+from attnscope.batch.records import Record, arrays_of
+from attnscope.findings.axes import declared_at, declared_paths
 from attnscope.findings.record_parts import PARTS, TABLES
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import Token
@@ -114,7 +114,7 @@ def tables(kind: str, record: Record) -> Iterator[Table]:
     part = TABLES[kind]
     if part == "stages":
         for stage, array in record.stages.items():
-            for table in _flattened(record, axes_of(f"stages.{stage}"), {"value": array}):
+            for table in _flattened(record, declared_at(Record, f"stages.{stage}").axes, {"value": array}):
                 value = np.where(np.isfinite(table["value"]), table["value"], np.float32("nan"))  # not allowed, or none
                 missing = dict.fromkeys((*_KEY, "dimension"), [None] * len(value))
                 yield missing | table | {"stage": _same(stage, len(value)), "value": value}
@@ -145,7 +145,7 @@ def _span_tables(record: Record) -> Iterator[Table]:
     weights = record.spans.weights
     if record.spans.sink is not None:
         weights = np.concatenate((weights, record.spans.sink[..., None]), -1)
-    yield from _flattened(record, axes_of("spans.weights"), {"weight": weights})
+    yield from _flattened(record, declared_at(Record, "spans.weights").axes, {"weight": weights})
 
 
 def _span_effect_tables(record: Record) -> Iterator[Table]:
@@ -166,7 +166,7 @@ _OF_SPANS = {"spans": _span_tables, "span_effects": _span_effect_tables}
 
 
 def _axes(part: str) -> tuple[str, ...]:
-    axes = axes_of(next(path for path in declared_paths(Record) if path.partition(".")[0] == part))
+    axes = declared_at(Record, next(path for path in declared_paths(Record) if path.partition(".")[0] == part)).axes
     return tuple(axis for axis in axes if axis != "unit")
 
 

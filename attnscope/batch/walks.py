@@ -7,7 +7,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
@@ -17,10 +16,11 @@ from attnscope.batch.header import Header
 from attnscope.batch.record_store import RecordStore
 from attnscope.batch.records import Record
 from attnscope.findings.arrays import Floats, Matrix
-from attnscope.findings.run import Pooled, Report, TextReport
+from attnscope.findings.heads import HeadReport, Heads
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.studies.explore.saved import SavedSource, SavedText
-from attnscope.studies.explore.scenes import ordered, run_starts, scene_of, stages_of, unit_numbers, units_known
+from attnscope.studies.explore.scenes import head_axes, rows_of, scene_of, stages_of, unit_numbers, units_known
 from attnscope.studies.explore.units import UNNAMED, TextUnits
 from attnscope.views.walk.scene import Progress, RankedSources, Scene, Variant, WalkHead
 
@@ -119,7 +119,7 @@ def _saved(dump: Dump, body: bytes) -> SavedText:
         return dump.record(body)
 
     def heads() -> dict[tuple[int, int], Any]:
-        layers, numbers = _sizes(record())
+        layers, numbers = head_axes(record().units)
         places = ((layers.index(layer), numbers.index(head)) for layer, head in record().units)
         return {place: partial(_head, dump.header, record(), unit) for unit, place in enumerate(places)}
 
@@ -141,10 +141,6 @@ def _units(header: Header, record: Record, scene: Scene) -> TextUnits:
     return TextUnits(record.tokens, record.key_tokens, record.divided, of_head, division)
 
 
-def _sizes(record: Record) -> tuple[list[int | str], list[int | str]]:
-    return ordered(layer for layer, _ in record.units), ordered(head for _, head in record.units)
-
-
 def _scene(header: Header, record: Record) -> Scene:
     text = TextReport(
         record.text or "",
@@ -154,12 +150,12 @@ def _scene(header: Header, record: Record) -> Scene:
         record.index,
         record.queries,
         record.keys,
-        [],
+        Heads(),
         record.notes,
     )
-    layers, heads = _sizes(record)
+    layers, heads = head_axes(record.units)
     places = [(layers.index(layer), heads.index(head)) for layer, head in record.units]
-    rows = {place: _rows(record, unit) for unit, place in enumerate(places)}
+    rows = {place: rows_of(HeadReport(record, unit)) for unit, place in enumerate(places)}
     report = Report(header.provenance, header.mask, [text])
     scene = scene_of(report, text, (layers, heads), rows, record.stages)
     of_rows = {number.name for number in scene.numbers}
@@ -171,37 +167,21 @@ def _scene(header: Header, record: Record) -> Scene:
     return replace(rounded_scene, units=units, width=width)
 
 
-def _rows(record: Record, unit: int) -> dict[str, Any]:
-    known = {} if record.rows is None else msgspec.structs.asdict(record.rows)
-    return {
-        name: values[unit] for name, values in known.items() if values is not None and not np.isnan(values[unit]).all()
-    }
-
-
 def _head(header: Header, record: Record, unit: int) -> WalkHead:
-    layer, head = record.units[unit]
-    top, pooled = record.top, record.pooled
+    head = HeadReport(record, unit)
     sources = None
     masked: set[int] = set()
-    if top is not None and top.keys.shape[2]:
-        measures = {"weight": top.weight, "value": top.value, "projected": top.projected}
-        known = {name: numbers[unit] for name, numbers in measures.items() if numbers is not None}
+    if record.top is not None and record.top.keys.shape[2]:
         left_out = [] if header.settings.special else [*LEFT_OUT]
-        sources = RankedSources(header.settings.by, top.keys[unit], known, left_out)
+        sources = RankedSources(header.settings.by, head.top.keys, head.top.measures, left_out)
         if not left_out:
-            masked = set(np.flatnonzero(top.keys[unit, :, 0] < 0).tolist())
-    lengths = len(record.tokens), len(record.key_tokens)
-    picture = None
-    if pooled is not None:
-        queries, keys = (run_starts(length, size) for length, size in zip(lengths, pooled.shape[1:], strict=True))
-        picture = Pooled(queries, keys, pooled[unit][: len(queries) - 1, : len(keys) - 1])
-    stages = stages_of({name: matrices[unit] for name, matrices in record.stages.items()})
+            masked = set(np.flatnonzero(head.top.keys[:, 0] < 0).tolist())
     return WalkHead(
-        layer,
-        head,
-        stages=stages,
+        head.layer,
+        head.head,
+        stages=stages_of(head.stages),
         masked_rows=frozenset(masked),
         sources=sources,
-        rows=_rows(record, unit),
-        map=picture,
+        rows=rows_of(head),
+        map=head.pooled,
     )

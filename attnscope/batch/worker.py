@@ -13,9 +13,11 @@ from attnscope.batch.groups import TextSize
 from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.items import Item
 from attnscope.batch.preparing import PreparedText, TextPreparer
-from attnscope.batch.records import Record, axes_of, gather_parts
+from attnscope.batch.records import Record
 from attnscope.batch.windows import record_of
 from attnscope.engines.torch_setup import device_failures, limited_threads
+from attnscope.findings.axes import gathered
+from attnscope.findings.heads import HeadRef
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.findings.tokens import describe_unknown
 from attnscope.request.memory import MemoryLimit, layer_parameters
@@ -81,27 +83,27 @@ class ModelWorker:
     def _process(self, ready: Sequence[PreparedText]) -> list[Record]:
         effects = [self._effects(text) if self._cuts else {} for text in ready]
         if set(self._settings.keep) <= {"effects", "span_effects"}:
-            units: list[Any] = list(self._places())
-            return [_record(text, mine, units, self._settings) for text, mine in zip(ready, effects, strict=True)]
-        from attnscope.run.analysis.arrays import unit_arrays, unit_names
+            units = [HeadRef(*head) for head in self._heads]
+            return [_record(text, arrays, units, self._settings) for text, arrays in zip(ready, effects, strict=True)]
+        from attnscope.run.analysis.heads import FULLY_MASKED, text_arrays, text_part, unit_refs
 
         plan = self._plan([text.text_plan for text in ready])
         batch, engine = prepare(plan, self._model, self.device)
         trace = attend(plan, batch, engine, None, self._record_spec(plan))
-        arrays = unit_arrays(trace)
-        units = unit_names(trace)
-        rows, columns = np.array(trace.record_spec.rows), np.array(trace.record_spec.columns)
-        all_records = []
-        for place, text in enumerate(ready):
-            mine = _text_arrays(arrays, place, text.text_plan, rows, columns)
-            all_records.append(_record(text, mine | effects[place], units, self._settings))
-        return all_records
+        units = unit_refs(trace)
+        records = []
+        for index, text in enumerate(ready):
+            arrays = text_arrays(trace, text_part(index, text.text_plan), own_ranks=True)
+            arrays.pop(FULLY_MASKED, None)
+            records.append(_record(text, arrays | effects[index], units, self._settings))
+        return records
 
     def _plan(self, text_plans: list[TextPlan]) -> RunPlan:
         return replace(plan_for_texts(self._run, self._source, text_plans), memory=self._memory)
 
-    def _places(self) -> list[tuple[int, int]]:
-        """Return layer and head of every unit; requires that none is a mean."""
+    @property
+    def _heads(self) -> list[tuple[int, int]]:
+        """Layer and head of every unit; requires that none is a mean."""
         c = self._source.config
         layers = present_layers(self._run.layer, self._source).numbers(c.n_layers, "layer")
         heads = self._run.head.numbers(c.n_heads, "head")
@@ -112,7 +114,7 @@ class ModelWorker:
         plan, loaded = self._plan([text.text_plan]), (self._model, self.device)
         arrays: dict[str, Any] = {}
         if "effects" in self._settings.keep:
-            options, cuts = AblationOptions(each="head"), [Cut("", (place,)) for place in self._places()]
+            options, cuts = AblationOptions(each="head"), [Cut("", (head,)) for head in self._heads]
             ablation = AblationRun.of(self._run, options, self._source, self._session, text.text_plan)
             arrays["positions"] = ablation.positions
             effects = cut_effects(ablation, cuts, plan, loaded, self._group)
@@ -142,43 +144,11 @@ def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...]
     return tuple((len(text_plan.queries), len(text_plan.keys)) for text_plan in text_plans)
 
 
-def _text_arrays(arrays: dict[str, Any], place: int, text_plan: TextPlan, rows: Any, columns: Any) -> dict[str, Any]:
-    """Return one text's share of a group's arrays: its unit axis first, its own rows, columns and sources only."""
-    sources = slice(len(text_plan.context or text_plan.tokens))
-    cuts: dict[str, Any] = {
-        "query": _index_of(text_plan.queries, rows),
-        "key": _index_of(text_plan.keys, columns),
-        # A text with fewer sources has fewer ranks, as it would alone.
-        "rank": sources,
-        "source": sources,
-        "query run": slice(len(text_plan.tokens)),
-        "key run": sources,
-        "width": slice(None),
-    }
-    if text_plan.spans is not None:
-        cuts |= dict.fromkeys(("span", "key span"), slice(len(text_plan.spans.names)))
-    own_arrays = {}
-    for name, array in arrays.items():
-        mine = array[place]
-        if not isinstance(array, list):  # otherwise it is the text's own array already
-            for at, axis in enumerate(axes_of(name)[1:], 1):
-                mine = mine[(*[slice(None)] * at, cuts[axis])]
-        own_arrays[name] = mine
-    return own_arrays
-
-
-def _index_of(wanted: list[int], there: Any) -> Any:
-    """Find positions within a sorted list: a slice, which copies nothing, if they are the first ones."""
-    if wanted == there[: len(wanted)].tolist():
-        return slice(0, len(wanted))
-    return np.searchsorted(there, wanted)
-
-
-def _record(text: PreparedText, arrays: dict[str, Any], units: list[Any], settings: Settings) -> Record:
+def _record(text: PreparedText, arrays: dict[str, Any], units: list[HeadRef], settings: Settings) -> Record:
     item, text_plan = text.item, text.text_plan
     assert item.text is not None
     if settings.digits is not None:
-        exact = ("top.keys", "stages.")
+        exact = ("top.keys", "stages.", "pooled.queries", "pooled.keys")
         arrays = {
             # adding 0 turns −0 into 0
             n: a if a is None or n.startswith(exact) else np.round(a, settings.digits) + np.float32(0)
@@ -186,7 +156,7 @@ def _record(text: PreparedText, arrays: dict[str, Any], units: list[Any], settin
         }
     unknown, _ = describe_unknown([(item.text.text, item.text.pair, text_plan.tokens)])  # empty if it knows all
     left_out = {f"rows.{name}" for name in STATISTICS if name not in settings.kept_statistics}
-    parts = gather_parts({name: array for name, array in arrays.items() if name not in left_out})
+    parts = gathered(Record, {name: array for name, array in arrays.items() if name not in left_out})
     return record_of(
         item,
         "ok",

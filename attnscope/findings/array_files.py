@@ -1,7 +1,7 @@
 """The arrays of a Report as a .safetensors or .npz file, one for a stage of every layer and head; and reading it back.
 
-The metadata are the Report's JSON, in which every array names its place in the file: `{"array": "weights", "at": [0,
-3]}` is the matrix of the first layer and the fourth head.
+The metadata are the Report's JSON, in which every array names its place in the file: `{"array": "weights"}` has the
+weights of all heads, with the axes layer and head instead of the axis `unit`.
 """
 
 import io
@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.findings.arrays import Array, decode_array
+from attnscope.findings.arrays import Array, count_axes, decode_array
 from attnscope.findings.axes import arrays_in, check_axes
 from attnscope.findings.codec import require_version
 from attnscope.findings.run import Report, TextReport
@@ -30,8 +30,8 @@ SAFETENSORS_KEY = "attnscope"
 # Number of a layer or head that is a mean.
 MEAN = -1
 ARRAY_FILES = (".npz", ".safetensors")
-_NAMES = {"float32": "F32", "int64": "I64"}
-_DTYPES: "dict[str, np.dtype[Any]]" = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
+_NAMES = {"float32": "F32", "int32": "I32", "int64": "I64"}
+_DTYPES: "dict[str, np.dtype[Any]]" = {"F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 # Larger entries, in bytes, need the zip format for large files.
 _LONGEST_ZIP = 1 << 30
 _HINT = "pass a file of arrays that attnscope wrote"
@@ -47,13 +47,8 @@ class LabelledArray:
 
     name: str
     axes: tuple[str, ...]
-    leading: tuple[int, ...]  # lengths of the leading axes, which the pieces are stacked along
-    pieces: Sequence[Array]  # arrays of one shape and type, in the order of the leading axes
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Lengths of all axes."""
-        return (*self.leading, *self.pieces[0].shape)
+    shape: tuple[int, ...]
+    pieces: Sequence[Array]  # arrays of one shape and type, whose numbers follow each other
 
     @property
     def dtype(self) -> "np.dtype[Any]":
@@ -68,7 +63,8 @@ class LabelledArray:
 
     def parts(self) -> Iterator[bytes]:
         """Yield its numbers; a slice is written as contiguous rows, too."""
-        return (piece.tobytes() for piece in self.pieces)
+        for piece in self.pieces:
+            yield from (part.tobytes() for part in (piece if piece.ndim > 1 else [piece]))
 
 
 def labelled_arrays(report: Report) -> list[LabelledArray]:
@@ -98,35 +94,28 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
     if text.context is not None:
         numbers["context_ids"] = "source", [token.id for token in text.context]
     for name, (axis, values) in numbers.items():
-        yield LabelledArray(prefix + name, (axis,), (), [np.array(values, dtype=np.int64)])
+        yield LabelledArray(prefix + name, (axis,), (len(values),), [np.array(values, dtype=np.int64)])
+    leading = (len(layers), len(heads))[: len(axes)]
     for path, along, array in arrays_in(text):
-        yield LabelledArray(prefix + path, along.axes, (), [array])
-    yield from _together(text.rollouts, ("matrix",), (len(text.rollouts),), f"{prefix}rollouts.", [])
-    leading = (len(layers), len(heads)) if len(axes) == 2 else (len(layers),)
-    yield from _together(text.heads, axes, leading, prefix, [f"L{head.layer}H{head.head}" for head in text.heads])
-
-
-def _together(
-    items: Sequence[msgspec.Struct], axes: tuple[str, ...], leading: tuple[int, ...], prefix: str, names: Sequence[str]
-) -> Iterator[LabelledArray]:
-    """Yield the arrays of these structs along leading axes; arrays of other shapes by themselves."""
-    arrays = [{path: (along.axes, array) for path, along, array in arrays_in(item)} for item in items]
-    for path, (last, _) in arrays[0].items() if arrays else ():
-        name, pieces = path.removeprefix("stages."), [arrays_of_struct[path][1] for arrays_of_struct in arrays]
-        if len({piece.shape for piece in pieces}) == 1:
-            yield LabelledArray(prefix + name, (*axes, *last), leading, pieces)
+        name = prefix + path.removeprefix("heads.").removeprefix("stages.")
+        if along.axes[0] == "unit":
+            yield LabelledArray(name, (*axes, *along.axes[1:]), (*leading, *array.shape[1:]), [array])
         else:
-            for own, piece in zip(names, pieces, strict=True):
-                yield LabelledArray(f"{prefix}{own}.{name}", last, (), [piece])
+            yield LabelledArray(name, along.axes, array.shape, [array])
+    rollouts = [{path: (along.axes, array) for path, along, array in arrays_in(each)} for each in text.rollouts]
+    for path, (last, first) in rollouts[0].items() if rollouts else ():
+        pieces = [of_rollout[path][1] for of_rollout in rollouts]
+        shape = (len(pieces), *first.shape)
+        yield LabelledArray(f"{prefix}rollouts.{path}", ("matrix", *last), shape, pieces)
 
 
 def _units(text: TextReport) -> tuple[list[int], list[int], tuple[str, ...]]:
     """Return the numbers of layers and heads, and their axes."""
-    by_layer = [[_number(head.head) for head in heads] for _, heads in groupby(text.heads, key=lambda head: head.layer)]
-    layers = [_number(head.layer) for head in text.heads]
-    if by_layer and all(heads == by_layer[0] for heads in by_layer):
-        return layers[:: len(by_layer[0])], by_layer[0], ("layer", "head")
-    return layers, [_number(head.head) for head in text.heads], ("unit",)
+    layers, heads = ([_number(unit[n]) for unit in text.heads.units] for n in (0, 1))
+    of_layer = layers.count(layers[0]) if layers else 0
+    if layers and list(zip(layers, heads, strict=True)) == list(product(layers[::of_layer], heads[:of_layer])):
+        return layers[::of_layer], heads[:of_layer], ("layer", "head")
+    return layers, heads, ("unit",)
 
 
 def _number(label: int | str) -> int:
@@ -136,9 +125,9 @@ def _number(label: int | str) -> int:
 def _metadata(report: Report, arrays: Sequence[LabelledArray]) -> bytes:
     """Return the JSON of a report with references to its arrays, and the axes of all arrays."""
     places = {
-        id(piece): {"array": array.name, "at": [int(n) for n in np.unravel_index(at, array.leading)]}
+        id(piece): {"array": array.name} | ({"at": index} if len(array.pieces) > 1 else {})
         for array in arrays
-        for at, piece in enumerate(array.pieces)
+        for index, piece in enumerate(array.pieces)
     }
     facts = msgspec.structs.asdict(report) | {"axes": {array.name: array.axes for array in arrays}}
     return msgspec.json.encode(facts, enc_hook=lambda array: places[id(array)])
@@ -203,7 +192,12 @@ def from_arrays(data: bytes, ending: str) -> Report:
         metadata, arrays = _from_npz(data) if ending == ".npz" else _from_safetensors(data)
 
         def find(kind: Any, place: Any) -> Any:
-            array = arrays[place["array"]][tuple(map(int, place["at"]))]
+            array = arrays[place["array"]]
+            if "at" in place:
+                array = array[int(place["at"])]
+            n_axes = count_axes(kind)
+            if array.ndim == n_axes + 1:  # layer and head, or the only one of several rollouts
+                array = array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
             return decode_array(kind, array)
 
         report = msgspec.json.decode(metadata, type=Report, dec_hook=find)

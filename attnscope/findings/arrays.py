@@ -1,7 +1,7 @@
 """Array types of plain data: NumPy in memory, nested lists in JSON, each with its JSON Schema."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -27,7 +27,16 @@ Matrix = Annotated[Float2, msgspec.Meta(extra_json_schema=_nested(2, "number", "
 Matrices = Annotated[Float3, msgspec.Meta(extra_json_schema=_nested(3, "number", "null"))]
 Tensor4 = Annotated[Float4, msgspec.Meta(extra_json_schema=_nested(4, "number", "null"))]
 Places = Annotated[Int2, msgspec.Meta(extra_json_schema=_nested(2, "integer"))]
-Places3 = Annotated[Int3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
+
+# Arrays with the axis of units in front, which a view of one unit has without it: a type checker does not count axes.
+if TYPE_CHECKING:
+    UnitVectors = Array
+    UnitMatrices = Array
+    UnitPlaces = Array
+else:
+    UnitVectors = Matrix
+    UnitMatrices = Matrices
+    UnitPlaces = Annotated[Int3, msgspec.Meta(extra_json_schema=_nested(3, "integer"))]
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,11 @@ def along(*axes: str, **settings: Any) -> Along:
     return Along(axes, **settings)
 
 
+def count_axes(kind: Any) -> int:
+    """Return the number of axes of a type of arrays."""
+    return len(kind.__args__[0].__args__)
+
+
 def decode_array(kind: Any, value: Any) -> Any:
     """Make an array of nested JSON lists.
 
@@ -63,7 +77,8 @@ def decode_array(kind: Any, value: Any) -> Any:
         ValueError: They are ragged, have another number of axes, or hold something else than numbers (or null in place
             of a float), or a number that the dtype cannot hold. msgspec adds the place.
     """
-    n_axes, dtype = len(kind.__args__[0].__args__), np.dtype(kind.__args__[1].__args__[0])
+    n_axes = count_axes(kind)
+    dtype = np.dtype(kind.__args__[1].__args__[0])
     try:
         with np.errstate(over="raise"):
             array = np.array(value) if dtype.kind == "i" else np.array(value, dtype)

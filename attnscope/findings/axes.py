@@ -126,37 +126,39 @@ def are_ascending(places: Sequence[int], count: int) -> bool:
     return all(a < b for a, b in zip([-1, *places], [*places, count], strict=True))
 
 
-def take(data: _Data, axis: str, index: Sequence[int] | slice) -> _Data:
-    """Return findings with some places of an axis, in every array and list along it."""
-    declared = declarations(type(data))
-    changes: dict[str, Any] = {}
-    for name in data.__struct_fields__:
-        value, along = getattr(data, name), declared.get(name)
-        if isinstance(value, msgspec.Struct):
-            changes[name] = take(value, axis, index)
-        elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
-            changes[name] = [take(item, axis, index) for item in value]
-        elif along is None or value is None:
-            continue
-        elif isinstance(value, dict):
-            changes[name] = {key: _part(array, along.of_member(key).axes, axis, index) for key, array in value.items()}
-        elif axis in along.axes:
-            changes[name] = _part(value, along.axes, axis, index)
-    return msgspec.structs.replace(data, **changes)
+def take(data: _Data, axis: str, index: Sequence[int] | slice | int) -> _Data:
+    """Return findings with some places of an axis, in every array and list along it; a number removes the axis."""
+    fields = {name: take_field(data, name, axis, index) for name in data.__struct_fields__}
+    return msgspec.structs.replace(data, **fields)
 
 
-def _part(array: Any, axes: Sequence[str], axis: str, index: Sequence[int] | slice) -> Any:
+def take_field(data: msgspec.Struct, name: str, axis: str, index: Sequence[int] | slice | int) -> Any:
+    """Return one field of `take`."""
+    value = getattr(data, name)
+    if isinstance(value, msgspec.Struct):
+        return take(value, axis, index)
+    if isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
+        return [take(item, axis, index) for item in value]
+    along = declarations(type(data)).get(name)
+    if along is None or value is None:
+        return value
+    if isinstance(value, dict):
+        return {member: _part(array, along.of_member(member).axes, axis, index) for member, array in value.items()}
+    return _part(value, along.axes, axis, index)
+
+
+def _part(array: Any, axes: Sequence[str], axis: str, index: Sequence[int] | slice | int) -> Any:
     if axis not in axes:
         return array
     if isinstance(array, np.ndarray):
         return array[(*[slice(None)] * axes.index(axis), index)]
-    return array[index] if isinstance(index, slice) else [array[place] for place in index]
+    return array[index] if isinstance(index, slice | int) else [array[place] for place in index]
 
 
 def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Along, np.ndarray[Any, Any]]]":
     """Yield every array with its path, such as `top.keys`, and its declaration; structs in lists are left out.
 
-    Runs of tokens, which are lists, are arrays of int64.
+    Runs of tokens, which are lists, are arrays of int32.
     """
     declared = declarations(type(data))
     for name in data.__struct_fields__:
@@ -169,7 +171,33 @@ def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Al
                 if isinstance(array, np.ndarray):
                     yield path, along, array
                 elif along.runs is not None and array is not None:
-                    yield path, along, np.array(array, dtype=np.int64)
+                    yield path, along, np.array(array, dtype=np.int32)
+
+
+def declared_at(kind: type[msgspec.Struct], path: str) -> Along:
+    """Return the declaration of an array by its path in a struct, such as `stages.output`; KeyError without one."""
+    declared = declared_paths(kind)
+    field, _, member = path.partition(".")
+    return declared[path] if path in declared else declared[field].of_member(member)
+
+
+def gathered(kind: type[msgspec.Struct], arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather the fields of a struct from arrays by path, `field` or `field.array`.
+
+    Raises:
+        TypeError: The struct in a field lacks one of its arrays, or has others.
+    """
+    fields: dict[str, dict[str, Any]] = {}
+    declared = declared_paths(kind)
+    for path, array in arrays.items():
+        field, _, inner = path.partition(".")
+        is_list = path in declared and declared[path].runs is not None
+        fields.setdefault(field, {})[inner] = np.asarray(array).tolist() if is_list else array
+    structs = structs_in(kind)
+    return {
+        field: structs[field](**members) if field in structs else members.get("", members)
+        for field, members in fields.items()
+    }
 
 
 def every_array(data: msgspec.Struct) -> "Iterator[tuple[str, np.ndarray[Any, Any]]]":
@@ -181,10 +209,3 @@ def every_array(data: msgspec.Struct) -> "Iterator[tuple[str, np.ndarray[Any, An
                 yield member, array
         for _, inner in _structs(name, value):
             yield from every_array(inner)
-
-
-def stacked(items: Sequence[msgspec.Struct]) -> "Mapping[str, np.ndarray[Any, Any]]":
-    """Return the arrays that all of these structs have, by path, stacked along a new first axis."""
-    arrays = [{path: array for path, _, array in arrays_in(item)} for item in items]
-    shared = [path for path in arrays[0] if all(path in of_item for of_item in arrays)]
-    return {path: np.stack([of_item[path] for of_item in arrays]) for path in shared}

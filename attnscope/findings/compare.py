@@ -7,7 +7,8 @@ import msgspec
 
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.axes import faults
-from attnscope.findings.run import HeadRef, Report, TextReport
+from attnscope.findings.heads import HeadRef
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tables import Table, columns_of
 
 # Axes along which every head may change.
@@ -127,7 +128,7 @@ class HeadChange(msgspec.Struct, frozen=True):
         """Yield contradictions with the texts of the two compared sides."""
         for side, (name, text) in enumerate(zip(("first", "second"), texts, strict=True)):
             ref = getattr(self, name)
-            head = next((head for head in text.heads if head.ref == ref), None)
+            head = text.heads.find(ref)
             if head is None:
                 yield name, f"is {str(ref)[:40]!r}, which its side does not have"
             elif self.mass is None and "weights" not in head.stages:

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix, along
+from attnscope.findings.arrays import Floats, Matrix, UnitMatrices, UnitVectors, along
 from attnscope.findings.tokens import Token, group_words, spell_word
 
 
@@ -33,16 +33,18 @@ class TextWords(msgspec.Struct, frozen=True):
 
 
 class WordWeights(msgspec.Struct, frozen=True):
-    """The weights of a head between words.
+    """The weights of heads between words.
 
     Attributes:
         weights: Weight of each word on each word, summed over the tokens of the key's word and averaged over those of
-            the query's, (query word, key word); fully masked queries do not count, and a word of nothing else is null.
-        sink: Weight that the tokens of a word give to the head's sink, averaged; None if the head has no sink.
+            the query's, (unit, query word, key word); fully masked queries do not count, and a word of nothing else is
+            null.
+        sink: Weight that the tokens of a word give to the head's sink, averaged, (unit, query word); None if no head
+            has a sink.
     """
 
-    weights: Annotated[Matrix, along("query word", "key word")]
-    sink: Annotated[Floats, along("query word")] | None = None
+    weights: Annotated[UnitMatrices, along("unit", "query word", "key word")]
+    sink: Annotated[UnitVectors, along("unit", "query word")] | None = None
 
 
 def whole_words(tokens: Sequence[Token], positions: Sequence[int]) -> list[int]:

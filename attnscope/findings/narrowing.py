@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.axes import take
-from attnscope.findings.run import HeadReport, Report, TextReport
+from attnscope.findings.run import Report, TextReport
 
 
 def require_heads(report: Report, what: str) -> None:
@@ -18,18 +18,14 @@ def require_heads(report: Report, what: str) -> None:
         raise AttnscopeError(message, hint=f"save a report without {arg('measure')}")
 
 
-def narrow_rows(head: HeadReport, text: TextReport, rows: Sequence[int]) -> HeadReport:
-    """Return a head with some of its rows, given by their numbers among the text's queries."""
+def narrow_rows(text: TextReport, rows: Sequence[int]) -> TextReport:
+    """Return a text with some of its rows, given by their numbers among its queries."""
     if list(rows) == list(range(len(text.queries))):
-        return head
-    kept = {text.queries[row] for row in rows}
-    masked = [query for query in head.fully_masked if query in kept]
-    return msgspec.structs.replace(take(head, "query", list(rows)), fully_masked=masked)
-
-
-def _narrow(text: TextReport, rows: Sequence[int]) -> TextReport:
-    heads = [narrow_rows(head, text, rows) for head in text.heads]
-    return msgspec.structs.replace(take(msgspec.structs.replace(text, heads=[]), "query", rows), heads=heads)
+        return text
+    queries = {text.queries[row] for row in rows}
+    narrowed = take(text, "query", list(rows))
+    masked = [[query for query in of_head if query in queries] for of_head in text.heads.fully_masked]
+    return msgspec.structs.replace(narrowed, heads=msgspec.structs.replace(narrowed.heads, fully_masked=masked))
 
 
 def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: int) -> TextReport:
@@ -37,10 +33,10 @@ def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: 
     along = 1 if part == "rows" else 0
     total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
     most = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])
-    return _narrow(text, most) if part == "rows" else take(text, "key", most)
+    return narrow_rows(text, most) if part == "rows" else take(text, "key", most)
 
 
-def narrow(text: TextReport, heads: Sequence[HeadReport], limit: int) -> TextReport:
-    """Return a text with some of its heads, and this many of its first rows and columns."""
-    narrowed = _narrow(msgspec.structs.replace(text, heads=list(heads)), range(min(limit, len(text.queries))))
-    return take(narrowed, "key", slice(limit))
+def narrow(text: TextReport, heads: int, limit: int) -> TextReport:
+    """Return a text with this many of its first heads, rows and columns."""
+    of_heads = take(text, "unit", slice(heads))
+    return take(narrow_rows(of_heads, range(min(limit, len(text.queries)))), "key", slice(limit))

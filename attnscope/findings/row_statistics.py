@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Array, Floats, Matrix, along
+from attnscope.findings.arrays import Array, UnitVectors, along
 from attnscope.findings.tokens import Token
 
 _Value = TypeVar("_Value")
@@ -250,19 +250,16 @@ _SINK = (
 )
 
 
-def _struct(name: str, doc: str, kind: Any, *, optional: bool = False, defined: bool = True) -> Any:
-    """Return a struct with a field for each statistic, and one for the weight on the sink.
+def _struct(name: str, doc: str, kind: Any, *, defined: bool = True) -> Any:
+    """Return a struct with a field for each statistic, and one for the weight on the sink; what is not kept is absent.
 
-    `optional`: any may be missing. `defined`: the description has the meaning of every field.
+    `defined`: the description has the meaning of every field.
     """
-    fields = [(s.name, kind | None, None) if s.added or optional else (s.name, kind) for s in ROW_STATISTICS]
-    fields.append(("sink", kind | None, None))
-    # Optional fields, which have three entries, come last.
-    fields.sort(key=len)
+    fields = [(field, kind | None, None) for field in (*STATISTICS, "sink")]
     meanings = [f"        {s.name}: {s.definition}" for s in ROW_STATISTICS] + [f"        sink: {_SINK}"]
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
     return msgspec.defstruct(
-        name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=optional
+        name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=True
     )
 
 
@@ -276,24 +273,16 @@ if TYPE_CHECKING:
         def __getattr__(self, name: str) -> _Value: ...
 
     Rows = _Statistics[Array]
-    RowArrays = _Statistics[Array]
     Means = _Statistics[float | None]
 else:
     Rows = _struct(
         "Rows",
-        "Statistics of every shown query's whole row of weights, keys that are not shown included.",
-        Annotated[Floats, along("query")],
-    )
-    RowArrays = _struct(
-        "RowArrays",
-        "Statistics of every query's whole row of weights, (unit, query) each, where kept; see Rows.",
-        Annotated[Matrix, along("unit", "query")],
-        optional=True,
-        defined=False,
+        "Statistics of every query's whole row of weights, keys that are not shown included, (unit, query) each.",
+        Annotated[UnitVectors, along("unit", "query")],
     )
     Means = _struct(
         "Means",
         "Statistics of a row (see Rows), averaged over the text's queries; special tokens count only where all are.",
-        float | None,
+        Annotated[list[float | None], along("unit")],
         defined=False,
     )

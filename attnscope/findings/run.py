@@ -1,139 +1,22 @@
 """What `attnscope run` found, as plain data: tokens, provenance, masks, matrices, top contributors, row statistics."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
+import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrix, Places, along
+from attnscope.findings.arrays import along
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.given_output import GivenOutput
+from attnscope.findings.heads import Heads
 from attnscope.findings.merge_pieces import TextWords, WordWeights, merge_weights, words_of
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import ModelFindings, TokenizedText
 from attnscope.findings.rollout import TokenRollout
-from attnscope.findings.row_statistics import Means, Rows
 from attnscope.findings.spans import SpanReport
-from attnscope.findings.tokens import LeftOut
 
-SCHEMA = "attnscope.report/1"
-STAGES = ("scores", "scaled", "masked", "weights", "output")
-
-
-class Top(msgspec.Struct, frozen=True):
-    """The strongest sources of every shown query: arrays of one shape (queries, rank), strongest first.
-
-    If a query has fewer sources than ranks, `keys` is −1 and the numbers are null.
-
-    Attributes:
-        by: The measure that ranks them: `weight`, `value` or `projected`.
-        keys: Position of the source.
-        weight: α_ij, the attention weight.
-        value: α_ij·‖v_j‖.
-        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); None unless requested.
-        left_out: Tokens that are excluded from the ranking.
-    """
-
-    by: str
-    keys: Annotated[Places, along("query", "rank", positions="source", or_none=True)]
-    weight: Annotated[Matrix, along("query", "rank")]
-    value: Annotated[Matrix, along("query", "rank")]
-    projected: Annotated[Matrix, along("query", "rank")] | None = None
-    left_out: list[LeftOut] = []
-
-    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield contradictions that axes cannot express; see `axes`."""
-        if self.by not in ("weight", "value", "projected") or getattr(self, self.by) is None:
-            yield "by", f"is {self.by[:40]!r}, which top does not have"
-
-
-class HeadRef(NamedTuple):
-    """A layer and head, each a number or `mean`; as text `L1H2`, `L1 mean`, `mean H2` or `mean`."""
-
-    layer: int | str
-    head: int | str
-
-    def __str__(self) -> str:
-        """Return the name of the head."""
-        layer = "mean" if self.layer == "mean" else f"L{self.layer}"
-        if self.head == "mean":
-            return layer if layer == "mean" else f"{layer} mean"
-        return f"mean H{self.head}" if layer == "mean" else f"{layer}H{self.head}"
-
-
-class Pooled(msgspec.Struct, frozen=True):
-    """A map that replaces a matrix of weights: whole rows, whole columns, no weight lost.
-
-    A run is a sequence of adjacent tokens: run i starts at token `queries[i]` and ends before `queries[i + 1]`.
-
-    Attributes:
-        queries: Start of every run of queries, then the number of tokens.
-        keys: Start of every run of keys, then the number of tokens.
-        weights: Average weight of the run's queries on the run's keys together, (runs of queries, runs of keys). A row
-            sums to 1, or to 1 minus the sink's share; it is null if no query of the run may attend to anything.
-    """
-
-    queries: Annotated[list[int], along("query run", runs="token")]
-    keys: Annotated[list[int], along("key run", runs="source")]
-    weights: Annotated[Matrix, along("query run", "key run")]
-
-
-class HeadReport(msgspec.Struct, frozen=True):
-    """One layer and head over one text.
-
-    Attributes:
-        layer: Number from 0, or `mean` over the selected layers.
-        head: Number from 0, or `mean` over the selected heads.
-        chosen: Why it is shown, if the user did not name it, such as `chosen automatically: most weight on other words
-            (0.71)`.
-        scale: Factor from `scores` to `scaled`.
-        softcap: c of c·tanh(x/c), applied to the scaled scores; None if the model has none.
-        bias: Name of the position bias that `scaled` contains, such as `alibi`; None if there is none.
-        stages: Stage name to matrix of shape (queries, keys); `output` is (queries, value width). In `masked`,
-            −inf in memory and null in JSON mean "not allowed".
-        fully_masked: Positions of the queries that may attend to nothing; their weights and output are null.
-        top: Strongest sources per query.
-        rows: Statistics per query.
-        pooled: The whole matrix of weights as a map of fixed size; None if neither requested nor needed.
-        columns: Total weight that every source receives from all queries; None without a map.
-        means: Averages over every query of the text; None without a map.
-        received: Weight that every source receives from the shown queries other than itself, divided by what it would
-            receive if each of them spread its weight evenly over the keys that it may attend to; null for a source that
-            none of them may attend to. None unless requested (`--least`).
-        words: The weights between words (`--words`); None unless requested.
-        score_mod: Name of the Python function that changed `scaled` last; None if there is none.
-    """
-
-    layer: int | str
-    head: int | str
-    chosen: str | None
-    scale: float
-    softcap: float | None
-    bias: str | None
-    stages: Annotated[dict[str, Matrix], along("query", "key", names=STAGES, members=(("output", ("query", "width")),))]
-    fully_masked: Annotated[list[int], along(positions="token")]
-    top: Top
-    rows: Rows
-    pooled: Pooled | None = None
-    columns: Annotated[Floats, along("source")] | None = None
-    means: Means | None = None
-    received: Annotated[Floats, along("source")] | None = None
-    words: WordWeights | None = None
-    score_mod: str | None = None
-
-    @property
-    def ref(self) -> HeadRef:
-        """Its layer and head."""
-        return HeadRef(self.layer, self.head)
-
-    def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-        """Yield contradictions that axes cannot express; see `axes`."""
-        for name in ("layer", "head"):
-            number = getattr(self, name)
-            if number != "mean" and not (isinstance(number, int) and number >= 0):
-                yield name, f"is {number!r}, neither a number from 0 nor 'mean'"
-        if self.pooled is None and not lengths["query"]:
-            yield "pooled", "is missing, and there are no queries"
+SCHEMA = "attnscope.report/2"
 
 
 class ChatText(msgspec.Struct, frozen=True):
@@ -158,7 +41,7 @@ class TextReport(TokenizedText, frozen=True):
         index: Number of the text within the call, from 0.
         queries: Positions of the rows of every matrix.
         keys: Positions of the columns of every matrix.
-        heads: One entry per shown layer and head.
+        heads: What every shown layer and head gave.
         notes: What was left out of this text's report, and which option shows it.
         hidden: Positions of the keys that `--hide` hides from every query.
         predictions: The model's predictions: the next token, or the token at each mask token; empty if the checkpoint
@@ -178,7 +61,7 @@ class TextReport(TokenizedText, frozen=True):
     index: int
     queries: Annotated[list[int], along("query", positions="token", ascending=True)]
     keys: Annotated[list[int], along("key", positions="source", ascending=True)]
-    heads: list[HeadReport]
+    heads: Heads
     notes: list[str] = []
     hidden: Annotated[list[int], along("hidden key", positions="source", ascending=True)] = []
     predictions: list[Prediction] = []
@@ -198,7 +81,7 @@ class TextReport(TokenizedText, frozen=True):
         lengths |= {"query": len(self.queries), "key": len(self.keys)}
         if self.words is not None:
             lengths |= {"query word": len(self.words.queries), "key word": len(self.words.keys)}
-        return lengths | ({"rank": self.heads[0].top.keys.shape[1]} if self.heads else {})
+        return lengths
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""
@@ -206,9 +89,6 @@ class TextReport(TokenizedText, frozen=True):
             yield "padding", f"is {self.padding} of {len(self.tokens)} tokens"
         if any(prediction.position >= lengths["word"] - 1 for prediction in self.generated):
             yield "generated", f"has a position of {lengths['word'] - 1} or more"
-        for number, head in enumerate(self.heads):
-            if head.stages.keys() != self.heads[0].stages.keys():
-                yield f"heads[{number}].stages", "are not those of heads[0]"
 
 
 def with_words(text: TextReport) -> TextReport:
@@ -216,14 +96,15 @@ def with_words(text: TextReport) -> TextReport:
     if not text.queries or not text.keys:
         message = "--words merges rows and columns, not runs of a map: add --query ROWS"
         return msgspec.structs.replace(text, notes=[*text.notes, message])
-    words, places = words_of(text.tokens, text.sources, text.queries, text.keys), (text.queries, text.keys)
-    heads = [
-        msgspec.structs.replace(
-            head, words=merge_weights(words, head.stages["weights"], places, head.fully_masked, head.rows.sink)
-        )
+    words = words_of(text.tokens, text.sources, text.queries, text.keys)
+    positions = text.queries, text.keys
+    of_heads = [
+        merge_weights(words, head.stages["weights"], positions, head.fully_masked, head.rows.sink)
         for head in text.heads
     ]
-    return msgspec.structs.replace(text, words=words, heads=heads)
+    sinks = [of_head.sink for of_head in of_heads if of_head.sink is not None]
+    merged = WordWeights(np.stack([of_head.weights for of_head in of_heads]), np.stack(sinks) if sinks else None)
+    return msgspec.structs.replace(text, words=words, heads=msgspec.structs.replace(text.heads, words=merged))
 
 
 class Report(ModelFindings, frozen=True):

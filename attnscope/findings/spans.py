@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from attnscope.findings.arrays import Floats, Matrices, Matrix, Tensor4, along
+from attnscope.findings.arrays import Floats, Matrices, Matrix, Tensor4, UnitMatrices, UnitVectors, along
 
 # Own shares are kept of this number of the reading span's tokens: memory does not grow with its length.
 KEPT_ROWS = 1024
@@ -78,6 +78,20 @@ class TextSpans(msgspec.Struct, frozen=True):
 
 def _plain(name: str) -> str:
     return " ".join(name.casefold().split()).rstrip(":").rstrip()
+
+
+class SpanArrays(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The weight between the spans of a text in a dump; `divided` has their names.
+
+    Attributes:
+        weights: Average weight of the query span's tokens on the key span's tokens together, (unit, query span, key
+            span); null in the rows of a span that may attend to nothing.
+        sink: Average weight that the tokens of a span give to the head's sink, (unit, query span); absent if no layer
+            has sinks.
+    """
+
+    weights: Annotated[UnitMatrices, along("unit", "span", "key span")]
+    sink: Annotated[UnitVectors, along("unit", "span")] | None = None
 
 
 class SpanReport(msgspec.Struct, frozen=True):

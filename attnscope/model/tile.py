@@ -162,13 +162,8 @@ class Recorder:
         """Return this recorder's heads and rows of a tensor of a whole layer, (B, H, Q, …)."""
         return numbers[:, as_slice(self.heads)][:, :, as_slice(self.rows)]
 
-    def to_cpu(self) -> None:
-        """Move recorded values to the CPU, because each later read of a GPU would wait."""
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value.cpu())
-            elif isinstance(value, dict):
-                setattr(self, name, {key: x.cpu() if isinstance(x, Tensor) else x for key, x in value.items()})
+    def finish(self) -> None:
+        """Put what has been added up into the block that it shares, after the pass."""
 
     def update(self, tile: Tile) -> Deferred | None:
         """Record the heads and rows that a tile shares with this recorder, if there are any."""

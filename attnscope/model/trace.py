@@ -1,12 +1,19 @@
 """Recorders for every selected layer and head, in one place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from attnscope.findings.row_statistics import LINEAR, STATISTICS
 from attnscope.model.recorders import (
     SUM_RECORDERS,
+    Block,
+    MakeArray,
     MatrixRecorder,
     MeanRowRecorder,
     PackedMatrices,
@@ -14,6 +21,7 @@ from attnscope.model.recorders import (
     RowRecorder,
     SumRecorder,
     TopRecorder,
+    strongest,
 )
 from attnscope.model.tile import Recorder
 from attnscope.request.record_spec import RecordSpec
@@ -37,78 +45,151 @@ class HeadSelection:
 
 @dataclass
 class UnitRecorders:
-    """The recorders of one unit; `rows` has one recorder a layer."""
+    """The recorders of heads of one layer, or of a mean; `rows` has one recorder a layer."""
 
     matrices: MatrixRecorder
     top: TopRecorder | None  # strongest sources; None for a mean, whose ranking follows from `contributions`
     contributions: MatrixRecorder | None  # mean contributions over every key; None if nothing is averaged
     rows: list[RowRecorder]
     sums: dict[str, SumRecorder]
-    head: int = 0  # index of this unit's head in the recorders; 0 for a mean
+    units: slice  # the units in the block that they fill
     mean_rows: MeanRowRecorder | None = None  # statistics of mean rows; None if nothing is averaged, or no row is kept
 
 
 @dataclass
 class Trace:
-    """Every unit with its recorders, and the recorders by layer."""
+    """What a pass records of every unit: a block of arrays, and the recorders that fill it."""
 
     record_spec: RecordSpec
     record_tokens: RecordedTokens  # which tokens take part
-    recorded: list[tuple[HeadSelection, UnitRecorders]] = field(default_factory=list)
+    units: list[HeadSelection]
+    block: Block
+    packed: PackedMatrices  # matrices, text by text
+    order: list[int]  # index of every unit in the block, where heads of a layer are neighbours
+    parts: list[UnitRecorders] = field(default_factory=list)
     recorders: dict[int, list[Recorder]] = field(default_factory=dict)
-    packed: PackedMatrices | None = None  # matrices text by text; None if they are in the recorders
     hidden: Tensor | None = None  # the final hidden states, (B, T, D); None if nothing is predicted from them
 
-    def to_cpu(self) -> None:
-        """Move recorded values to the CPU; the final hidden states stay on the model's device."""
-        every = [recorder for of_layer in self.recorders.values() for recorder in of_layer]
-        for recorder in {id(recorder): recorder for recorder in every}.values():
-            recorder.to_cpu()
-        self.record_tokens = replace(self.record_tokens, eligible=self.record_tokens.eligible.cpu())
+    def finish(self) -> None:
+        """Complete the block after the pass, and move it to the CPU; the final hidden states stay on the device."""
+        with torch.inference_mode():  # what was made in there may be changed only in there
+            for part in self.parts:
+                self._finish(part)
+        if self.record_tokens.eligible.device.type != "cpu":
+            self.block.to_cpu()
+            self.packed.to_cpu()
+        self.recorders = {}
+
+    def _finish(self, part: UnitRecorders) -> None:
+        make_array = partial(self.block.array, part.units)
+        part.matrices.finish()
+        if part.top is not None:
+            part.top.finish()
+        if part.contributions is not None:
+            self._rank_mean(part.contributions, make_array)
+        if part.matrices.mean and part.rows:
+            average_rows(part.rows, part.mean_rows, make_array)
+        for recorder in part.sums.values():
+            for path, numbers in recorder.results().items():
+                make_array(path, tuple(numbers.shape), numbers.device)[:] = numbers
+        part.sums = {}
+
+    def _rank_mean(self, contributions: MatrixRecorder, make_array: MakeArray) -> None:
+        """Rank the sources of mean rows by their mean contributions."""
+        spec = self.record_spec
+        mean = contributions.compute()  # (B, 1, rows, K)
+        if not mean:
+            nothing = torch.zeros(len(self.record_tokens.eligible), 1, 0, self.record_tokens.eligible.shape[1])
+            mean = dict.fromkeys(contributions.stages, nothing.to(self.record_tokens.eligible.device))
+        mean["weight"] = mean.pop("weights")
+        # A key is a source if any of the layers allows it, whatever the weight of a sink.
+        excluded = (mean.pop("allowed") == 0) | ~self.record_tokens.eligible[:, None, None]
+        keys, values = strongest(mean[spec.by].masked_fill(excluded, -torch.inf), spec.top)
+        none = (values == -torch.inf) | values.isnan()
+        make_array("top.keys", tuple(keys.shape), keys.device, -1, torch.int32)[:] = keys.masked_fill(none, -1)
+        for name in spec.measures or mean:
+            numbers = mean[name].gather(-1, keys).masked_fill(none, torch.nan)
+            make_array(f"top.{name}", tuple(numbers.shape), numbers.device)[:] = numbers
+        contributions.recorded = {}
+
+    def arrays(self, text: int) -> dict[str, np.ndarray]:
+        """Return the arrays of one text by their paths in findings.heads, (units, …) each, after `finish`.
+
+        Their rows and columns are those of the record's specification, or of the packed matrices.
+        """
+        arrays = {path: array[text] for path, array in self.block.arrays.items()}
+        if "rows" in arrays:
+            by_statistic = arrays.pop("rows").unbind(1)
+            arrays |= {f"rows.{name}": values for name, values in zip(STATISTICS, by_statistic, strict=True)}
+        arrays |= {f"stages.{stage}": matrices for stage, matrices in self.packed.text(text).items()}
+        ordered = self.order == list(range(len(self.order)))
+        return {path: (array if ordered else array[self.order]).numpy() for path, array in arrays.items()}
+
+
+def average_rows(layers: Sequence[RowRecorder], mean_rows: MeanRowRecorder | None, make_array: MakeArray) -> None:
+    """Put the statistics of mean rows into a block: averages over heads and layers, if these are those of the mean."""
+    first = layers[0].fully_masked  # (B, heads, rows)
+    batch, _, n_rows = first.shape
+    rows = make_array("rows", (batch, 1, len(STATISTICS), n_rows), first.device, torch.nan)
+    for index, name in enumerate(STATISTICS):
+        if LINEAR[name]:
+            rows[:, 0, index] = torch.stack([layer.recorded[name].mean(1) for layer in layers]).mean(0)
+        elif mean_rows is not None:
+            places = torch.searchsorted(torch.tensor(layers[0].rows), torch.tensor(mean_rows.rows)).to(first.device)
+            rows[:, 0, index, places] = mean_rows.recorded[name][:, 0]
+    make_array("fully_masked", (batch, 1, n_rows), first.device, dtype=torch.bool)[:, 0] = torch.stack(
+        [layer.fully_masked.any(1) for layer in layers]
+    ).any(0)
+    if any(layer.sink is not None for layer in layers):
+        # A layer without sinks has no weight on them.
+        sinks = [torch.zeros_like(layer.recorded["first"]) if layer.sink is None else layer.sink for layer in layers]
+        on_sink = torch.stack([sink.mean(1) for sink in sinks]).mean(0)
+        make_array("rows.sink", (batch, 1, n_rows), first.device)[:, 0] = on_sink
 
 
 def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_tokens: RecordedTokens) -> Trace:
     """Make the recorders of these units: heads of one layer share theirs, a mean has its own."""
-    trace = Trace(record_spec, record_tokens)
-    if record_spec.packed is not None and not any(unit.mean for unit in units):
-        trace.packed = PackedMatrices(len(units), record_spec.packed)
-    together: dict[int, list[int]] = {}
-    for unit in units:
-        if not unit.mean:
-            together.setdefault(unit.layers[0], []).append(unit.heads[0])
-    shared: dict[int, UnitRecorders] = {}
+    texts = len(record_tokens.eligible)
+    sizes = record_spec.packed or ((len(record_spec.rows), len(record_spec.columns)),) * texts
+    layers = list(dict.fromkeys(unit.layers for unit in units))
+    grouped = sorted(range(len(units)), key=lambda index: layers.index(units[index].layers))
+    order = sorted(range(len(units)), key=grouped.__getitem__)
+    trace = Trace(record_spec, record_tokens, list(units), Block(len(units)), PackedMatrices(len(units), sizes), order)
     first = 0
-    for layer, heads in together.items():  # in the order of the units, whose places in the sheets follow from it
-        shared[layer] = _single(layer, heads, trace, first)
-        first += len(heads)
-    for unit in units:
-        if unit.mean:
-            recorders = _mean(unit, trace)
-        else:
-            layer, head = unit.layers[0], unit.heads[0]
-            recorders = replace(shared[layer], head=together[layer].index(head))
-        trace.recorded.append((unit, recorders))
+    for _, together in groupby((units[index] for index in grouped), key=lambda unit: unit.layers):
+        of_layer = list(together)
+        groups = [[unit] for unit in of_layer] if of_layer[0].mean else [of_layer]
+        for group in groups:
+            make = _mean if group[0].mean else _single
+            make(group, trace, slice(first, first + len(group)))
+            first += len(group)
     return trace
 
 
-def _single(layer: int, heads: list[int], trace: Trace, first: int) -> UnitRecorders:
+def _single(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
+    """Make the recorders of heads of one layer."""
     w, tokens = trace.record_spec, trace.record_tokens
-    into = None if trace.packed is None else (trace.packed, first)
-    matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=into)
-    top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures) if "top" in w.parts else None
-    exact: list[Recorder | None] = [matrices if w.stages else None, top]
-    rows = [RowRecorder(heads, w.counted, tokens.sources)] if "rows" in w.parts else []
+    heads = [unit.heads[0] for unit in group]
+    make_array = partial(trace.block.array, units)
+    matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=(trace.packed, units.start))
+    top = None
+    if "top" in w.parts:
+        top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures, make_array)
+    rows = [RowRecorder(heads, w.counted, tokens.sources, make_array=make_array)] if "rows" in w.parts else []
     sums = {name: make(heads, w, tokens, False) for name, make in SUM_RECORDERS.items() if name in w.parts}
+    exact: list[Recorder | None] = [matrices if w.stages else None, top]
     every = [*(exact if w.rows else ()), *rows, *sums.values()]
-    trace.recorders.setdefault(layer, []).extend(recorder for recorder in every if recorder is not None)
-    return UnitRecorders(matrices, top, None, rows, sums)
+    trace.recorders.setdefault(group[0].layers[0], []).extend(recorder for recorder in every if recorder is not None)
+    trace.parts.append(UnitRecorders(matrices, top, None, rows, sums, units))
 
 
-def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
+def _mean(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
+    """Make the recorders of a mean."""
     w, tokens = trace.record_spec, trace.record_tokens
+    (unit,) = group
     every_key = list(range(tokens.eligible.shape[1]))
     names = ("allowed", "weights", "value", "projected") if w.by == "projected" else ("allowed", "weights", "value")
-    matrices = MatrixRecorder(w.stages, unit.heads, w.rows, w.columns, mean=True)
+    matrices = MatrixRecorder(w.stages, unit.heads, w.rows, w.columns, mean=True, into=(trace.packed, units.start))
     contributions = MatrixRecorder(names, unit.heads, w.rows, every_key, mean=True) if "top" in w.parts else None
     rows = [RowRecorder(unit.heads, w.counted, tokens.sources) for _ in unit.layers if "rows" in w.parts]
     sums = {name: make(unit.heads, w, tokens, True) for name, make in SUM_RECORDERS.items() if name in w.parts}
@@ -116,8 +197,8 @@ def _mean(unit: HeadSelection, trace: Trace) -> UnitRecorders:
     complete = w.counted if len(unit.layers) == 1 else w.rows  # of several layers, whole rows are kept until the last
     if rows and complete:
         mean_rows = MeanRowRecorder(unit.heads, complete, tokens.sources, len(unit.layers))
-    for place, layer in enumerate(unit.layers):
+    for index, layer in enumerate(unit.layers):
         exact = [matrices, contributions] if w.rows else []
-        every = [*exact, *rows[place : place + 1], mean_rows, *sums.values()]
+        every = [*exact, *rows[index : index + 1], mean_rows, *sums.values()]
         trace.recorders.setdefault(layer, []).extend(recorder for recorder in every if recorder is not None)
-    return UnitRecorders(matrices, None, contributions, rows, sums, mean_rows=mean_rows)
+    trace.parts.append(UnitRecorders(matrices, None, contributions, rows, sums, units, mean_rows))

@@ -1,5 +1,6 @@
 """Summaries of every head, recorded in the same pass as the Report, for pages and walks."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnscope.findings.tokens import LEFT_OUT
@@ -29,19 +30,18 @@ def summarised(plan: RunPlan, index: int, trace: "Trace", text: "TextReport") ->
     """Return the summary of a text: its listed rows, and every head."""
     import msgspec
 
-    from attnscope.run.analysis.head_reports import TextExtent, TextSlice, head_report
+    from attnscope.run.analysis.heads import counted_rows, text_heads, text_part
 
-    text_plan, record_spec = plan.text_plans[index], trace.record_spec
-    length, rows = len(text_plan.tokens), set(record_spec.rows)
-    queries = [row for row in text_plan.queries or range(length) if row in rows]
-    keys, extent = text_plan.keys, None
+    text_plan = plan.text_plans[index]
+    record_spec = trace.record_spec
+    tokens = text_plan.tokens
+    queries = [row for row in text_plan.queries or range(len(tokens)) if row in set(record_spec.rows)]
+    keys = text_plan.keys
+    counted = None
     if record_spec.pool:
-        listed, keys = [row for row in record_spec.rows if row < length], list[int]()
-        extent = TextExtent.of(text_plan.tokens, len(text_plan.context or text_plan.tokens), listed)
-    place = TextSlice(index, queries, keys, extent)
+        keys = []
+        counted = counted_rows([tokens[row] for row in record_spec.rows if row < len(tokens)])
+    part = replace(text_part(index, text_plan, counted), queries=queries, keys=keys)
     left_out = [] if plan.run.special else [*LEFT_OUT]
-    heads = [
-        head_report(unit, recorded, trace, place, left_out=left_out, score_mod=plan.score_mod)
-        for unit, recorded in trace.recorded
-    ]
+    heads = text_heads(trace, part, left_out=left_out, score_mod=plan.score_mod)
     return msgspec.structs.replace(text, queries=queries, keys=keys, heads=heads)

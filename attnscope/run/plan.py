@@ -16,8 +16,8 @@ from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.gpu import cuda_device, gpu_memory, tile_bytes
 from attnscope.base.system.processor import count_threads
 from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.heads import STAGES
 from attnscope.findings.record_parts import reported_parts
-from attnscope.findings.run import STAGES
 from attnscope.findings.spans import KEPT_ROWS
 from attnscope.findings.tokens import Token
 from attnscope.request.estimate import MemoryDemand, estimate_memory

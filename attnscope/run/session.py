@@ -519,10 +519,9 @@ def attend(
     recorders = trace.recorders if selected.observed else _merged(trace.recorders, beside or {})
     hidden_states = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
     trace.hidden = hidden_states if final else selected.hidden
-    if batch.tokens.real.device.type != "cpu":
-        for kept in (trace, every_head):
-            if kept is not None:
-                kept.to_cpu()
+    trace.finish()
+    if every_head is not None:
+        every_head.finish()
     return trace
 
 
@@ -586,18 +585,16 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
 
 
 def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:
-    from attnscope.run.analysis.head_reports import TextExtent, TextSlice, head_report
+    from attnscope.run.analysis.heads import counted_rows, text_heads, text_part
     from attnscope.run.analysis.predictions import predict
 
-    run, text_plan = plan.run, plan.text_plans[index]
-    text, n_keys = run.texts[text_plan.number], len(text_plan.context or text_plan.tokens)
-    extent = TextExtent.of(text_plan.tokens, n_keys) if text_plan.pool else None
-    place = TextSlice(index, text_plan.queries, text_plan.keys, extent, n_keys)
+    run = plan.run
+    text_plan = plan.text_plans[index]
+    text = run.texts[text_plan.number]
+    part = text_part(index, text_plan, counted_rows(text_plan.tokens) if text_plan.pool else None)
     left_out = [] if run.special else [*LEFT_OUT]
-    heads = []
-    for unit, recorded in trace.recorded:
-        heads.append(head_report(unit, recorded, trace, place, left_out=left_out, score_mod=plan.score_mod))
-        check()
+    heads = text_heads(trace, part, left_out=left_out, score_mod=plan.score_mod)
+    check()
     predictions = []
     if trace.hidden is not None:
         predictions = predict(engine.logits, trace.hidden[index], plan.predicted[index], plan.source.tokenizer.spelled)

@@ -62,7 +62,7 @@ def test_a_window_as_large_as_it_may_be(tmp_path: Path) -> None:
         ended(tmp_path, ["run", TEXT, "--mask", mask, "--config", "causal", "--format", "json", "--layer", "0"])
         for mask in ("bidirectional", f"window:{'9' * 18}", f"block:{'9' * 18}", f"prefix:{'9' * 18}")
     ]
-    weights = [json.loads(each.out)["texts"][0]["heads"][0]["stages"]["weights"] for each in found]
+    weights = [json.loads(each.out)["texts"][0]["heads"]["stages"]["weights"][0] for each in found]
     assert all(each == weights[0] for each in weights)
 
 
@@ -215,38 +215,34 @@ def test_a_record_nested_a_thousand_deep_fails_alone(tmp_path: Path) -> None:
 
 Change = Callable[[dict[str, Any]], object]
 READ_REPORTS = [["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]]
-HEAD: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: r["texts"][0]["heads"][0]  # noqa: E731
-
-
-def first_source(top: dict[str, Any]) -> dict[str, Any]:
-    """What a head's strongest sources would be if one was asked for."""
-    return {name: [row[:1] for row in rows] if isinstance(rows, list) else rows for name, rows in top.items()}
+HEAD: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: r["texts"][0]["heads"]  # noqa: E731
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda r: HEAD(r)["stages"]["weights"].pop(), "heads[0].stages.weights has shape [4, 5], expected [5, 5]"),
-        (lambda r: HEAD(r)["stages"]["weights"][0].pop(), "inhomogeneous"),
-        (lambda r: HEAD(r)["stages"].update(weights=[]), "heads[0].stages.weights has shape [0, 0]"),
-        (lambda r: HEAD(r)["stages"].update(weights=[1.0, 2.0]), "has 1 axes, expected 2"),
+        (lambda r: HEAD(r)["stages"]["weights"][0].pop(), "heads.stages.weights has shape [1, 4, 5], expected [1, 5"),
+        (lambda r: HEAD(r)["stages"]["weights"][0][0].pop(), "inhomogeneous"),
+        (lambda r: HEAD(r)["stages"].update(weights=[]), "heads.stages.weights has shape [0, 0, 0]"),
+        (lambda r: HEAD(r)["stages"].update(weights=[1.0, 2.0]), "has 1 axes, expected 3"),
         (lambda r: HEAD(r)["stages"].update(weights={"a": 1}), "something other than numbers of type float32"),
-        (lambda r: HEAD(r)["stages"]["weights"][0].__setitem__(0, 1e39), "something other than numbers of type"),
-        (lambda r: HEAD(r)["stages"]["weights"][0].__setitem__(0, 10**400), "than numbers of type float32"),
-        (lambda r: HEAD(r)["stages"].update(more=[[1.0]]), "heads[0].stages has 'more', not one of scores"),
-        (lambda r: HEAD(r)["rows"].update(entropy=[1.0]), "heads[0].rows.entropy has shape [1], expected [5] (query)"),
-        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 5), "heads[0].top.keys has a position of"),
-        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 1.5), "something other than whole numbers"),
-        (lambda r: HEAD(r)["top"]["keys"][0].__setitem__(0, 10**30), "something other than whole numbers"),
-        (lambda r: HEAD(r)["top"].update(keys=[]), "heads[0].top.keys has shape [0, 0], expected [5, 0] (query, rank)"),
-        (lambda r: HEAD(r)["top"].update(weight=[[1.0]]), "heads[0].top.weight has shape [1, 1], expected [5, 3]"),
-        (lambda r: HEAD(r)["top"].update(by="projected"), "heads[0].top.by is 'projected', which top does not have"),
-        (lambda r: HEAD(r).update(layer=-1), "heads[0].layer is -1, neither a number from 0 nor 'mean'"),
-        (lambda r: r["texts"][0]["heads"].append(HEAD(r) | {"stages": {}}), "stages are not those of heads[0]"),
-        (lambda r: r["texts"][0]["heads"].append(HEAD(r) | {"top": first_source(HEAD(r)["top"])}),
-         "top.keys has shape [5, 1], expected [5, 3] (query, rank)"),
-        (lambda r: HEAD(r)["rows"].update(sink=[0.5]), "heads[0].rows.sink has shape [1], expected [5] (query)"),
-        (lambda r: HEAD(r).update(fully_masked=[99]), "heads[0].fully_masked has a position of 5 or more"),
+        (lambda r: HEAD(r)["stages"]["weights"][0][0].__setitem__(0, 1e39), "something other than numbers of type"),
+        (lambda r: HEAD(r)["stages"]["weights"][0][0].__setitem__(0, 10**400), "than numbers of type float32"),
+        (lambda r: HEAD(r)["stages"].update(more=[[[1.0]]]), "heads.stages has 'more', not one of scores"),
+        (lambda r: HEAD(r)["rows"].update(entropy=[[1.0]]), "heads.rows.entropy has shape [1, 1], expected [1, 5]"),
+        (lambda r: HEAD(r)["top"]["keys"][0][0].__setitem__(0, 5), "heads.top.keys has a position of"),
+        (lambda r: HEAD(r)["top"]["keys"][0][0].__setitem__(0, 1.5), "something other than whole numbers"),
+        (lambda r: HEAD(r)["top"]["keys"][0][0].__setitem__(0, 10**30), "something other than whole numbers"),
+        (lambda r: HEAD(r)["top"].update(keys=[]), "heads.top.keys has shape [0, 0, 0], expected [1, 5"),
+        (lambda r: HEAD(r)["top"].update(weight=[[[1.0]]]), "heads.top.weight has shape [1, 1, 1], expected [1, 5"),
+        (lambda r: HEAD(r)["top"].update(by="projected"), "heads.top.by is 'projected', which top does not have"),
+        (lambda r: HEAD(r)["units"][0].__setitem__(0, -1), "heads.units[0] has the layer -1, neither a number"),
+        (lambda r: HEAD(r)["units"].append([0, 0]), "heads.top.keys has shape [1, 5, 3], expected [2, 5, 3]"),
+        (lambda r: HEAD(r).pop("top"), "heads.top is missing"),
+        (lambda r: HEAD(r)["rows"].pop("entropy"), "heads.rows.entropy is missing"),
+        (lambda r: HEAD(r)["scale"].append(1.0), "heads.scale has shape [2], expected [1] (unit)"),
+        (lambda r: HEAD(r)["rows"].update(sink=[[0.5]]), "heads.rows.sink has shape [1, 1], expected [1, 5]"),
+        (lambda r: HEAD(r).update(fully_masked=[[99]]), "heads.fully_masked has a position of 5 or more"),
         (lambda r: r["texts"][0].update(queries=[0, 1, 2, 3, 9]), "queries is not an ascending list of positions"),
         (lambda r: r["texts"][0].update(queries=[0, 1, 2, 4, 3]), "queries is not an ascending list of positions"),
         (lambda r: r["texts"][0].update(keys=[-1]), "keys is not an ascending list of positions below 5"),
@@ -254,7 +250,7 @@ def first_source(top: dict[str, Any]) -> dict[str, Any]:
         (lambda r: r.update(texts=[]), "texts is empty"),
         (lambda r: r.update(mask="[" * 3), "not an attnscope report"),
     ],
-    ids=range(26),
+    ids=range(28),
 )  # fmt: skip
 @pytest.mark.parametrize(
     "argv", [["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]], ids=["compare", "convert"]
@@ -273,17 +269,17 @@ POOLED: Callable[[dict[str, Any]], dict[str, Any]] = lambda r: HEAD(r)["pooled"]
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda r: POOLED(r)["weights"].pop(), "heads[0].pooled.weights has shape [2, 3], expected [3, 3] (query run"),
+        (lambda r: POOLED(r)["weights"][0].pop(), "heads.pooled.weights has shape [1, 2, 3], expected [1, 3, 3]"),
         (
             lambda r: POOLED(r).update(queries=[]),
-            "heads[0].pooled.queries does not run from 0 to 5, the number of tokens",
+            "heads.pooled.queries does not run from 0 to 5, the number of tokens",
         ),
         (
             lambda r: POOLED(r).update(keys=[0, 5, 5, 5]),
-            "heads[0].pooled.keys does not run from 0 to 5, the number of tokens",
+            "heads.pooled.keys does not run from 0 to 5, the number of tokens",
         ),
-        (lambda r: HEAD(r).update(columns=[1.0]), "heads[0].columns has shape [1], expected [5] (source)"),
-        (lambda r: HEAD(r).update(pooled=None), "heads[0].pooled is missing, and there are no queries"),
+        (lambda r: HEAD(r).update(columns=[[1.0]]), "heads.columns has shape [1, 1], expected [1, 5] (unit, source)"),
+        (lambda r: HEAD(r).update(pooled=None), "heads.pooled is missing, and there are no queries"),
     ],
     ids=range(5),
 )

@@ -5,9 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from attnscope.batch import worker
 from attnscope.model.tile import as_slice
-from attnscope.run.analysis import head_reports
+from attnscope.run.analysis import heads
 
 AMONG = [2, 3, 5, 8, 9, 10]
 
@@ -15,12 +14,10 @@ AMONG = [2, 3, 5, 8, 9, 10]
 @pytest.mark.parametrize("chosen", [list(some) for n in range(7) for some in combinations(AMONG, n)], ids=str)
 def test_places_select_what_was_chosen(chosen: list[int]) -> None:
     there = np.array(AMONG)
-    places = head_reports._index_of(chosen, AMONG)
-    assert there[places if isinstance(places, slice) else places.numpy()].tolist() == chosen
-    assert there[worker._index_of(chosen, there)].tolist() == chosen
+    places = heads._index_of(chosen, AMONG)
+    assert there[places].tolist() == chosen
     neighbours = chosen == [] or any(chosen == AMONG[i : i + len(chosen)] for i in range(6))
     assert isinstance(places, slice) == neighbours  # which copies nothing
-    assert isinstance(worker._index_of(chosen, there), slice) == (chosen == AMONG[: len(chosen)])
 
 
 @pytest.mark.parametrize("chosen", [list(some) for n in range(1, 6) for some in combinations(range(5), n)], ids=str)

@@ -13,6 +13,7 @@ import attnscope
 import attnscope.model
 from attnscope.cli import main
 from tests.helpers.draws import drawn
+from tests.helpers.heads import heads_of
 
 TEXT = "The bank by the river was eroded"
 STAGES = ("scores", "scaled", "masked", "weights", "output")
@@ -97,7 +98,7 @@ def test_arrays_are_the_numbers_of_the_json(capfdbinary):
             capfdbinary, "run", TEXT, "--layer", "all", "--head", "0,3", "--stage", ",".join(STAGES), "--mask", "causal"
         )
     )
-    heads = expected["texts"][0]["heads"]
+    heads = heads_of(expected["texts"][0])
     assert report.layers == [0, 1, 2, 3]
     assert report.heads == [[0, 3]] * 4
     assert [[h["layer"], h["head"]] for h in heads] == [[layer, head] for layer in range(4) for head in (0, 3)]

@@ -464,7 +464,7 @@ def test_a_report_is_no_dump(folder):
         convert(folder / "report.json", folder / "b.jsonl", force=False)
     convert(folder / "report.json", folder / "b.csv", force=False)
     assert "weight,value,projected\n" in (folder / "b.csv").read_text()
-    (folder / "old.json").write_bytes(data.replace(b"attnscope.report/1", b"attnscope.report/0"))
+    (folder / "old.json").write_bytes(data.replace(b"attnscope.report/2", b"attnscope.report/0"))
     with pytest.raises(AttnscopeError, match=r"old.json: schema is 'attnscope.report/0'"):
         convert(folder / "old.json", folder / "c.csv", force=False)
     (folder / "odd.json").write_text("[1")

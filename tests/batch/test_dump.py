@@ -20,8 +20,8 @@ from attnscope.batch.header import Settings
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.records import arrays_of
 from attnscope.batch.sinks import open_dump
+from attnscope.findings.heads import STAGES
 from attnscope.findings.row_statistics import STATISTICS
-from attnscope.findings.run import STAGES
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
@@ -404,7 +404,7 @@ def test_runs_of_a_pooled_map_are_those_of_the_whole_text(tmp_path, config, quer
                 for at in range(len(expected[0]) if rows else 0):
                     keys = [k for k in range(m) if k * len(expected[0]) // m == at]
                     expected[run, at] = weights[unit][np.ix_(rows, keys)].sum() / len(rows)
-            np.testing.assert_allclose(shown.pooled[unit], expected, atol=1e-6)
+            np.testing.assert_allclose(shown.pooled.weights[unit], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("option", ["layer", "head"])

@@ -9,7 +9,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.samples import find_config, sample_names
 from attnscope.checkpoints.stack_file import read_stack
 from attnscope.engines.description import describe
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.model.randomize import make_random
 from attnscope.model.stack import Stack
 from attnscope.request.memory import embedding_parameters, layer_parameters

@@ -13,7 +13,7 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.recorders import rows, sums, top
 from attnscope.request.masks.terms import Bidirectional, Causal
 from attnscope.request.run_config import TextInput
-from attnscope.run.analysis import head_reports
+from attnscope.run.analysis import heads
 from attnscope.studies.check import run as checks_run
 from attnscope.studies.check.run import check
 from tests.helpers.requests import requested
@@ -116,7 +116,7 @@ FINDINGS = {
     "entropy in nats": _after(rows.TileRows, "entropy", lambda found: found * 0.6931),
     "other runs": _after(sums, "_run_membership", lambda found: found.roll(1, 2)),
     "a column too heavy": _after(sums.ColumnRecorder, "compute", lambda found: found + 1e-3),
-    "another average": _after(head_reports, "_mean", lambda found: None if found is None else found + 1e-3),
+    "another average": _after(heads, "_mean", lambda found: None if found is None else found + 1e-3),
 }
 _SHOWN_BY = {
     "contributors are the strongest sources": 5,

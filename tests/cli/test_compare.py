@@ -52,7 +52,7 @@ def test_whatever_is_given_several_times_is_compared(capsys, options, axis, labe
 
 def test_one_row_is_a_list_of_keys_with_both_weights_and_their_difference(capsys):
     run_code, reported = main(["compare", TEXT, "--query", "bank", "--json"]), json.loads(capsys.readouterr().out)
-    sides = [np.array(side["report"]["texts"][0]["heads"][0]["stages"]["weights"][0]) for side in reported["sides"]]
+    sides = [np.array(side["report"]["texts"][0]["heads"]["stages"]["weights"][0][0]) for side in reported["sides"]]
     code, out, _ = run(capsys, TEXT, "--query", "bank", "--precision", "4")
     rows = re.findall(r"^   (\d) \w+ +(\S+) +(\S+) +(\S+) ", out, re.MULTILINE)
     assert (run_code, code, [int(row[0]) for row in rows]) == (0, 0, [0, 1, 2, 3, 4])
@@ -139,10 +139,8 @@ def test_hidden_tokens_are_compared_with_none(capsys):
     for hide in ("none", "the,0"):
         assert main(["run", TEXT, *STACK, "--hide", hide, *asked]) == 0
         reports.append(json.loads(capsys.readouterr().out))
-    weights = [[head["stages"]["weights"] for head in report["texts"][0]["heads"]] for report in reports]
-    assert weights == [
-        [head["stages"]["weights"] for head in side["report"]["texts"][0]["heads"]] for side in found["sides"]
-    ]
+    weights = [report["texts"][0]["heads"]["stages"]["weights"] for report in reports]
+    assert weights == [side["report"]["texts"][0]["heads"]["stages"]["weights"] for side in found["sides"]]
     assert weights[0] != weights[1]
     assert [row[3] for row in weights[1][0]] == [0] * 5
 
@@ -259,7 +257,7 @@ def test_stages_that_are_shown_are_not_refused(capsys):
     assert re.search("^scores  ", out, re.M)
     code, out, err = run(capsys, *one, "--stage", "scores", "--format", "json")
     (side, _) = json.loads(out)["sides"]
-    assert (code, list(side["report"]["texts"][0]["heads"][0]["stages"])) == (0, ["scores", "weights"])
+    assert (code, list(side["report"]["texts"][0]["heads"]["stages"])) == (0, ["scores", "weights"])
 
 
 def test_without_any_stage_the_weights_are_judged(capsys):
@@ -486,8 +484,8 @@ def test_rounding_is_named_where_every_number_would_be_a_zero(capsys, tmp_path):
     assert main(["run", "a b c", *STACK, "--layer", "1", "--head", "0", "-o", files[0]]) == 0
     capsys.readouterr()
     report = json.loads(Path(files[0]).read_text())
-    report["texts"][0]["heads"][0]["stages"]["weights"][1][0] += 2e-5
-    report["texts"][0]["heads"][0]["stages"]["weights"][1][1] -= 2e-5
+    report["texts"][0]["heads"]["stages"]["weights"][0][1][0] += 2e-5
+    report["texts"][0]["heads"]["stages"]["weights"][0][1][1] -= 2e-5
     Path(files[1]).write_text(json.dumps(report))
     code, out, _ = run(capsys, *files)
     assert code == 0
@@ -517,8 +515,8 @@ def test_headers_of_texts_that_differ_at_their_ends_show_the_difference(capsys, 
 
 
 def _weights(comparison, side):
-    (head,) = comparison["sides"][side]["report"]["texts"][0]["heads"]
-    return np.array(head["stages"]["weights"], dtype=float)
+    (weights,) = comparison["sides"][side]["report"]["texts"][0]["heads"]["stages"]["weights"]
+    return np.array(weights, dtype=float)
 
 
 def _difference(out):
@@ -615,7 +613,7 @@ def test_findings_of_another_command_are_called_by_their_schema(capsys, tmp_path
     capsys.readouterr()
     code, _, err = run(capsys, path, path)
     assert code == 1
-    assert "e.json: holds 'attnscope.explain/1', not a report; use a file of 'attnscope.report/1'" in err
+    assert "e.json: holds 'attnscope.explain/1', not a report; use a file of 'attnscope.report/2'" in err
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -639,9 +637,9 @@ def test_layers_without_counterpart_are_named_with_their_option(capsys):
 def test_reports_that_chose_different_heads_say_what_to_do(capsys, tmp_path):
     files = [str(tmp_path / name) for name in ("a.json", "b.json")]
     assert main(["run", TEXT, *STACK, "-o", files[0]]) == 0
-    layer, head = re.search(r'"layer":(\d+),"head":(\d+)', Path(files[0]).read_text()).groups()
     other = json.loads(Path(files[0]).read_text())
-    other["texts"][0]["heads"][0]["head"] = (int(head) + 1) % 2
+    ((layer, head),) = other["texts"][0]["heads"]["units"]
+    other["texts"][0]["heads"]["units"][0][1] = (int(head) + 1) % 2
     Path(files[1]).write_text(json.dumps(other))
     capsys.readouterr()
     code, _, err = run(capsys, *files)

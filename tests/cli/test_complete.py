@@ -5,7 +5,7 @@ import pytest
 from attnscope.checkpoints.samples import sample_names
 from attnscope.cli import completion
 from attnscope.cli.app import COMMANDS
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 
 
 def test_stages_are_those_of_the_report():

@@ -55,7 +55,7 @@ def test_a_run_is_followed_by_the_explanation_of_its_strongest_cell(typed_next, 
     words = ["run", TEXT, "--layer", "3", "--head", "1", "--mask", "causal"]
     following = typed_next(*words)
     assert main([*words, "--json", "--quiet"]) == 0
-    weights = np.array(json.loads(capsys.readouterr().out)["texts"][0]["heads"][0]["stages"]["weights"], dtype=float)
+    weights = np.array(json.loads(capsys.readouterr().out)["texts"][0]["heads"]["stages"]["weights"][0], dtype=float)
     query, key = np.unravel_index(weights.argmax(), weights.shape)
     value = {word: following[n + 1] for n, word in enumerate(following[:-1]) if word.startswith("--")}
     assert value["--layer"] == "3" and value["--head"] == "1" and value["--mask"] == "causal"

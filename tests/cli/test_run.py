@@ -105,7 +105,7 @@ def test_file_is_announced_unless_quiet(pipeline, tmp_path, capsys):
     target = tmp_path / "out.json"
     run_config(pipeline, TEXT, "--output", str(target))
     written = target.read_bytes()
-    assert json.loads(written)["schema"] == "attnscope.report/1"
+    assert json.loads(written)["schema"] == "attnscope.report/2"
     assert capsys.readouterr() == ("", f"attnscope: wrote: {target} ({len(written):,} bytes)\n")
     run_config(pipeline, TEXT, "--output", str(target), "--force", "--quiet")
     assert capsys.readouterr() == ("", "")

@@ -303,7 +303,7 @@ def test_labels_of_several_heads_select_these_and_no_others(capsys):
     assert (str(layers), str(heads)) == ("2,0", "L2H1,L0H3,L2H0")
     assert main(["run", "the bank", "--head", "L2H1,L0H3,L2H0", "--format", "json"]) == 0
     heads = json.loads(capsys.readouterr().out)["texts"][0]["heads"]
-    assert [(head["layer"], head["head"]) for head in heads] == [(2, 1), (0, 3), (2, 0)]
+    assert heads["units"] == [[2, 1], [0, 3], [2, 0]]
 
 
 @pytest.mark.parametrize(

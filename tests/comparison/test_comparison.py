@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.findings.codec import to_json
 from attnscope.findings.compare import Cell, Side
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import parse_positions
@@ -365,15 +365,12 @@ def both(saved):
 @pytest.mark.parametrize(("absolute", "relative"), [(0, 1e-3), (0, 0.5), (0.2, 0.01), (1e-6, 0), (0.26, 0), (10, 10)])
 def test_a_verdict_counts_the_cells_that_numpy_counts(saved, absolute, relative):
     report = json.loads(saved[1].read_text())
-    weights = report["texts"][0]["heads"][2]["stages"]["weights"]
+    weights = report["texts"][0]["heads"]["stages"]["weights"][2]
     weights[0] = [value * 1.01 for value in weights[0]]
     saved[1].write_text(json.dumps(report))
     verdict = compare_files(saved, tolerance=Tolerance(absolute, relative)).verdict
     first, second = (
-        {
-            stage: np.array([h["stages"][stage] for h in text["heads"]], dtype=np.float32).astype(float)
-            for stage in STAGES
-        }
+        {stage: np.array(text["heads"]["stages"][stage], dtype=np.float32).astype(float) for stage in STAGES}
         for text in both(saved)
     )
     assert [stage.stage for stage in verdict.stages] == list(STAGES)
@@ -539,7 +536,8 @@ def test_reports_that_do_not_go_together_are_refused(saved, tmp_path):
 
 def test_a_head_that_is_saved_of_another_layer_alone_is_refused(tmp_path):
     whole = inspect(config())
-    heads = [head for head in whole.texts[0].heads if (head.layer, head.head) in {(0, 0), (1, 1)}]
+    units = whole.texts[0].heads.units
+    heads = whole.texts[0].heads.only([units.index((0, 0)), units.index((1, 1))])
     path = tmp_path / "some.json"
     path.write_bytes(to_json(replace(whole, texts=[replace(whole.texts[0], heads=heads)])))
     assert len(compare_files([path, path], ReportSelection(**parsed(dict(layer="1", head="1")))).changes[0].heads) == 1
@@ -553,6 +551,6 @@ def test_a_map_is_compared_with_a_map_alone(lacking, side):
     text = inspect(config(pool=3)).texts[0]
     heads = [text.heads[0]] * 2
     assert not pooled_change(0, (text, text), heads)[0].worst[0].difference
-    heads[side] = replace(text.heads[0], **{lacking: None})
+    heads[side] = replace(text.heads, **{lacking: None})[0]
     with pytest.raises(AttnscopeError, match="only one side has a map"):
         pooled_change(0, (text, text), heads)

@@ -10,7 +10,7 @@ import torch
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.engines.opening import open_source
 from attnscope.findings.codec import to_json
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.model.head_capture import HeadCapture, modules_of
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
 from attnscope.studies.explain.run import explain

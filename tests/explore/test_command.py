@@ -14,6 +14,7 @@ from attnscope.views.explore.app import ExploreApp
 from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import WalkCut
 from tests.explore import subjects
+from tests.helpers.heads import unstacked
 
 TEXT = "The bank was closed. The river lent us money."
 STEPS = [
@@ -51,7 +52,7 @@ def same_numbers(app, line, capsys, *, pinned=False):
     scene = state.source.scene(state.variant(pinned=pinned))
     head = state.source.head(state.variant(pinned=pinned), spot.layer, spot.head)
     assert main([*words[1:], "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = unstacked(json.loads(capsys.readouterr().out))
     if words[1] == "compare":
         (change,) = found["changes"][0]["heads"]
         return np.allclose(change["difference"], state.drawn.stages["difference"][[spot.query]], atol=1e-6)

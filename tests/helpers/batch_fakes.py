@@ -17,10 +17,11 @@ from attnscope.batch.groups import TextSize
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
 from attnscope.batch.items import from_txt
 from attnscope.batch.pool import PoolRunner
-from attnscope.batch.records import Record, TopArrays, encode
+from attnscope.batch.records import Record, encode
 from attnscope.batch.runner import Runner, RunOptions
 from attnscope.batch.sinks import open_dump
 from attnscope.batch.windows import record_of
+from attnscope.findings.heads import Top
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.tokens import Token
 
@@ -90,7 +91,7 @@ class Work:
             tokens=[Token(i, word, word) for i, word in enumerate(words)],
             queries=[*range(len(words))],
             units=[(0, 0)],
-            top=TopArrays(keys, weight),
+            top=Top(keys, weight),
             stages={"weights": weight.repeat(64, 2)},  # so that a shard is longer than what is written at once
         )
 

@@ -12,9 +12,10 @@ WORDS = ["The", "bank", "by", "the", "river"]
 def small_report(words=WORDS, notes=()):
     import numpy as np  # not with this file: its threads would take the signals that `main` is about to block
 
+    from attnscope.findings.heads import HeadRef, Heads, Top
     from attnscope.findings.provenance import MaskUse, Provenance
     from attnscope.findings.row_statistics import Rows
-    from attnscope.findings.run import HeadReport, Report, TextReport, Top
+    from attnscope.findings.run import Report, TextReport
     from attnscope.findings.tokens import Token
 
     n = len(words)
@@ -24,14 +25,14 @@ def small_report(words=WORDS, notes=()):
     row = np.full(n, 0.25, dtype=np.float32)
     keys = np.argsort(-weights, axis=1)[:, :2]
     best = np.take_along_axis(weights, keys, 1)
-    head = HeadReport(
-        layer=0, head=1, chosen="chosen automatically: most weight on other words (0.71)", scale=0.5, softcap=None,
-        bias=None,
-        stages={"scores": scores, "masked": scores / 2, "weights": weights}, fully_masked=[],
-        top=Top("weight", keys, best, best * 2), rows=Rows(*[row] * 10),
+    heads = Heads(
+        units=[HeadRef(0, 1)], chosen=["chosen automatically: most weight on other words (0.71)"], scale=[0.5],
+        softcap=[None], bias=[None],
+        stages={"scores": scores[None], "masked": scores[None] / 2, "weights": weights[None]}, fully_masked=[[]],
+        top=Top(keys[None], best[None], best[None] * 2, by="weight"), rows=Rows(*[row[None]] * 10),
     )  # fmt: skip
     tokens = [Token(100 + i, word, word, 2 * i, 2 * i + 1) for i, word in enumerate(words)]
-    text = TextReport(" ".join(words), None, tokens, None, 0, list(range(n)), list(range(n)), [head], list(notes))
+    text = TextReport(" ".join(words), None, tokens, None, 0, list(range(n)), list(range(n)), heads, list(notes))
     made_by = Provenance("0.1.0", "2", "fake", "bert", "0" * 16, "native", "float32", "cpu", "random", 1, 2)
     return Report(made_by, MaskUse("bidirectional", "bidirectional"), [text])
 

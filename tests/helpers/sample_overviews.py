@@ -5,8 +5,10 @@ from itertools import pairwise
 import numpy as np
 from msgspec.structs import replace
 
+from attnscope.findings.heads import Pooled, Top
 from attnscope.findings.row_statistics import Means, Rows
-from attnscope.findings.run import Pooled, TextReport, Top
+from attnscope.findings.run import TextReport
+from tests.helpers.heads import stacked
 from tests.helpers.sample_reports import head_report, report, tokens, words
 
 NONE = np.zeros(0, dtype=np.float32)
@@ -46,10 +48,9 @@ def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(),
     few = tokens(words(2))
     empty = np.zeros((0, 3), dtype=np.float32)
     mass = np.nan_to_num(weights).sum(0)
-    head = replace(
-        head_report(few, few, [0, 1], [0, 1]),
+    head = head_report(few, few, [0, 1], [0, 1]) | dict(
         stages={},
-        top=Top("weight", empty.astype(np.int64), empty, empty, left_out=list(left_out)),
+        top=Top(empty.astype(np.int32), empty, empty, by="weight", left_out=list(left_out)),
         rows=Rows(*[NONE] * (len(Rows.__struct_fields__) - 1)),
         pooled=pooled_of(weights, size),
         columns=mass,
@@ -67,5 +68,5 @@ def overview(count, *, size=64, spelled=None, left_out=(), special=(), notes=(),
         ),
     )
     said = " ".join(token.text for token in text)
-    made = report(TextReport(said, None, text, None, 0, [], [], [head], list(notes)))
+    made = report(TextReport(said, None, text, None, 0, [], [], stacked([head]), list(notes)))
     return replace(made, provenance=replace(made.provenance, values="pooled"))

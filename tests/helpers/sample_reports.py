@@ -3,10 +3,12 @@
 import numpy as np
 from msgspec.structs import asdict, replace
 
+from attnscope.findings.heads import Top
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import Rows
-from attnscope.findings.run import HeadReport, Report, TextReport, Top
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import Token
+from tests.helpers.heads import stacked
 from tests.helpers.row_statistics import row_statistics
 
 BANK = "The bank by the river"
@@ -66,7 +68,8 @@ def ranked(weights, norms, out_norms, top, by):
     def pick(matrix):
         return np.where(keys >= 0, np.take_along_axis(matrix, kept, 1), np.nan).astype(np.float32)
 
-    return Top(by, keys, pick(weights), pick(value), None if projected is None else pick(projected))
+    numbers = pick(weights), pick(value), None if projected is None else pick(projected)
+    return Top(keys, *numbers, by)
 
 
 def statistics(weights, special, cross):
@@ -78,7 +81,7 @@ def head_report(
     query_tokens, key_tokens, queries, keys, *, layer=2, head=1, allowed=None, seed=0, size=2.0, stages=None, top=3,
     by="weight", projected=False, softcap=None, bias=None, d_value=6, chosen=None, cross=False, sink=None,
 ):  # fmt: skip
-    """One head: q·k of invented q and k; `allowed` is a function of (query, key) positions, `sink` a logit."""
+    """Attributes of a HeadReport, of q·k of invented q and k; `allowed` is of (query, key), `sink` a logit."""
     rng = np.random.default_rng(seed)
     n, t = len(query_tokens), len(key_tokens)
     scores = (rng.standard_normal((n, 8)) @ rng.standard_normal((8, t)) * size).astype(np.float32)
@@ -99,7 +102,7 @@ def head_report(
     matrices["output"] = (weights @ v)[queries].astype(np.float32)
     rows = statistics(weights, [token.special for token in key_tokens], cross)
     rows = replace(rows, sink=drained)
-    return HeadReport(
+    return dict(
         layer=layer,
         head=head,
         chosen=chosen,
@@ -125,7 +128,7 @@ def text_report(
                     cross=context is not None, **kw)
         for n, (layer, head) in enumerate(heads)
     ]  # fmt: skip
-    return TextReport(text, pair, query_tokens, context, index, queries, keys, made, list(notes))
+    return TextReport(text, pair, query_tokens, context, index, queries, keys, stacked(made), list(notes))
 
 
 def report(

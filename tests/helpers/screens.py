@@ -7,7 +7,7 @@ from io import StringIO
 from rich.cells import cell_len
 from rich.console import Console
 
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.studies.present import present
 from attnscope.views.terminal import draw as put
 

@@ -1,6 +1,7 @@
 """Run texts with the transformers engine, and return its Report."""
 
-from attnscope.findings.run import STAGES, Report
+from attnscope.findings.heads import STAGES
+from attnscope.findings.run import Report
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from tests.helpers.requests import requested

@@ -4,7 +4,7 @@ import torch
 
 from attnscope.base.errors import UsageError
 from attnscope.engines.opening import open_source
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from tests.helpers.requests import requested

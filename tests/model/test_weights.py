@@ -20,7 +20,7 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families import NATIVE_LAYOUT
 from attnscope.checkpoints.folder import open_weights
 from attnscope.checkpoints.headers import TensorInfo
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.model import tensors
 from attnscope.model.checkpoint import load_stack
 from attnscope.model.hooks import AttentionHooks

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import attnscope
 from attnscope.cli import main
-from attnscope.findings.run import HeadRef
+from attnscope.findings.heads import HeadRef
 from attnscope.studies.explore.saved import report_source
 from attnscope.studies.formats import export
 from attnscope.views.palette import DARK, LIGHT
@@ -26,6 +26,7 @@ from attnscope.views.spelling import spell_token
 from attnscope.views.walk.cell import arithmetic, cell_numbers, weight_text
 from attnscope.views.walk.scene import Variant
 from tests.helpers.draws import drawn
+from tests.helpers.heads import unstacked
 from tests.helpers.sample_reports import HOSTILE, report, text_report, tokens
 from tests.page.cells import check_cells
 from tests.page.conftest import SHORT
@@ -256,7 +257,7 @@ def test_texts_of_different_lengths_are_compared_token_by_token(open_page, tmp_p
     for output in (path, exact):
         every = ["--layer", "all", "--head", "all"] if output is exact else []
         assert main(["compare", *texts, "-o", str(output), "--quiet", *every]) == 0
-    saved = json.loads(exact.read_text())
+    saved = unstacked(json.loads(exact.read_text()))
     page = open_page(path).page
     # The second text's query and key, and the cell of the difference; the first text has no "very".
     places = ((5, 5, "4│5 river → 4│5 river: "), (6, 7, "5│6 was → │7 │very: "), (8, 1, "6│8 steep → 1 bank: "))

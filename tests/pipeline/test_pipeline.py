@@ -11,7 +11,7 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.batch.dump import write_dump
 from attnscope.batch.header import Settings
 from attnscope.batch.loading import DumpConfig
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.model import attention, hooks
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import parse_positions

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from attnscope.engines.opening import open_source
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
 from tests.helpers.requests import requested

@@ -263,7 +263,7 @@ def _unit(
     if "columns" in arrays:
         close(where + "columns", arrays["columns"][n], unit.columns(queries))
     if "pooled" in arrays:
-        close(where + "pooled", arrays["pooled"][n], unit.pooled(made.pool, queries)[1])
+        close(where + "pooled", arrays["pooled"]["weights"][n], unit.pooled(made.pool, queries)[1])
     if "top" in arrays:
         top = {name: values[n] for name, values in arrays["top"].items()}
         by = item.by or "weight"

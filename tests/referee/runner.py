@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from attnscope.cli import main
+from tests.helpers.heads import unstacked
 from tests.referee import verify
 from tests.referee.call import Call
 from tests.referee.models import Models
@@ -42,4 +43,4 @@ def parsed(data: bytes) -> Any:
     def refuse(word: str) -> None:
         raise Mismatch(f"{word} in the JSON")
 
-    return json.loads(data, parse_constant=refuse)
+    return unstacked(json.loads(data, parse_constant=refuse))

@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 import torch
 
-from attnscope.model import batch
+from attnscope.model import batch, trace
 from attnscope.model.inputs import AttentionInputs as LayerCall
 from attnscope.model.recorders import KeyTokens, MatrixRecorder, rows, sums, top
 from attnscope.model.tile import Overlap, Tile
 from attnscope.request.masks.terms import Bidirectional
 from attnscope.run import session as pipeline
-from attnscope.run.analysis import choice, head_reports
+from attnscope.run.analysis import choice, heads
 from tests.referee import draw, runner
 from tests.referee.models import Models
 from tests.referee.test_planted_elsewhere import CALLS, Plant, complaint
 
 
 def _one_row_further() -> Plant:
-    places = head_reports._index_of
+    places = heads._index_of
 
     def shifted(chosen: list[int], among: list[int]) -> Any:
         return places([min(position + 1, among[-1]) for position in chosen], among)
 
-    return head_reports, "_index_of", shifted
+    return heads, "_index_of", shifted
 
 
 def _keys_of_another_group() -> Plant:
@@ -48,7 +48,14 @@ def _mean_over_layers_only() -> Plant:
 
 
 def _statistics_of_the_first_head() -> Plant:
-    return head_reports, "row_statistic", lambda kept, name, text: kept.rows[0].recorded[name][text, 0]
+    arrays = trace.Trace.arrays
+
+    def of_first(self: trace.Trace, text: int) -> dict[str, Any]:
+        found = arrays(self, text)
+        rows = {name: array for name, array in found.items() if name.startswith("rows.")}
+        return found | {name: array[:1].repeat(len(array), 0) for name, array in rows.items()}
+
+    return trace.Trace, "arrays", of_first
 
 
 def _special_tokens_count() -> Plant:
@@ -123,12 +130,8 @@ def _last_row_left_out_of_sums() -> Plant:
 
 
 def _special_rows_in_means() -> Plant:
-    means = head_reports.means
-    return (
-        head_reports,
-        "means",
-        lambda kept, text, whole: means(kept, text, replace(whole, counted=torch.ones_like(whole.counted))),
-    )
+    means = heads._means
+    return heads, "_means", lambda kept, part: means(kept, replace(part, counted=[True] * len(part.counted)))
 
 
 PLANTS: dict[Callable[[], Plant], tuple[tuple[str, ...], dict[str, Any]]] = {

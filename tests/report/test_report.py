@@ -7,7 +7,7 @@ import pytest
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.codec import from_json, to_json
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from tests.helpers.requests import requested
@@ -63,13 +63,13 @@ def test_floats_are_written_in_their_shortest_digits(causal):
 
 
 def test_null_in_masked_means_not_allowed(causal):
-    masked = json.loads(to_json(causal))["texts"][0]["heads"][0]["stages"]["masked"]
+    masked = json.loads(to_json(causal))["texts"][0]["heads"]["stages"]["masked"][0]
     assert [cell is None for cell in masked[1]] == [False, False, True, True, True]
 
 
 def test_another_version_is_refused(causal):
     with pytest.raises(AttnscopeError, match=r"schema is 'attnscope\.report/0'; this version reads"):
-        from_json(to_json(causal).replace(b"attnscope.report/1", b"attnscope.report/0"))
+        from_json(to_json(causal).replace(b"attnscope.report/2", b"attnscope.report/0"))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"texts": 3}', b"\xff"])

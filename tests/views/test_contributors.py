@@ -5,8 +5,8 @@ import pytest
 from msgspec import structs
 
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
+from attnscope.findings.heads import Top
 from attnscope.findings.predictions import PredictedToken, Prediction
-from attnscope.findings.run import Top
 from attnscope.views.terminal.bars import bar_text
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
 from tests.helpers.screens import contributors, draw
@@ -18,9 +18,9 @@ def with_top(keys, weight, value, *, by="weight", left_out=()):
     """A report of one query whose contributors are given."""
     made = report(text_report(tokens([f"w{i}" for i in range(4)]), queries=[3]))
     text = made.texts[0]
-    arrays = [np.array([row], dtype=np.float32) for row in (weight, value)]
-    top = Top(by, np.array([keys]), *arrays, left_out=list(left_out))
-    text = structs.replace(text, heads=[structs.replace(text.heads[0], top=top)])
+    arrays = [np.array([[row]], dtype=np.float32) for row in (weight, value)]
+    top = Top(np.array([[keys]]), *arrays, by=by, left_out=list(left_out))
+    text = structs.replace(text, heads=structs.replace(text.heads, top=top))
     return structs.replace(made, texts=[text])
 
 

@@ -12,7 +12,7 @@ import pytest
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.compare import Side
 from attnscope.findings.head_roles import OF_PARTS, ROLES
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.studies import formats
 from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.present import present

@@ -12,8 +12,9 @@ from attnscope.base.errors import UsageError
 from attnscope.findings.array_files import METADATA, from_arrays
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.codec import from_json, to_json
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.studies import formats
+from tests.helpers.heads import heads_of, of_head, stacked
 from tests.helpers.sample_reports import bank, report, text_report, tokens
 from tests.helpers.screens import draw
 
@@ -24,7 +25,7 @@ def export(*args, **options):
 
 def test_a_sink_goes_where_the_weights_go(tmp_path):
     made = report(text_report(tokens(["a", "b", "c"]), sink=0.5))
-    head = json.loads(export(made, Path("x.json")))["texts"][0]["heads"][0]
+    (head,) = heads_of(json.loads(export(made, Path("x.json")))["texts"][0])
     assert [sum(row) + sink for row, sink in zip(head["stages"]["weights"], head["rows"]["sink"], strict=True)] == (
         pytest.approx([1.0] * 3)
     )
@@ -109,9 +110,8 @@ def test_a_file_of_arrays_has_every_number_of_several_texts(made, tmp_path, endi
         assert found.pop(f"{name}.heads").tolist() == [head.head for head in text.heads]
         of_text = {field: found.pop(f"{name}.{field}") for field in arrays_of(text.heads[0])}
         for n, head in enumerate(text.heads):
-            assert stored_text["heads"][n]["fully_masked"] == head.fully_masked
-            place = [n] if len(text.heads) > 1 else [0, 0]
-            assert stored_text["heads"][n]["top"]["keys"] == {"array": f"{name}.top.keys", "at": place}
+            assert stored_text["heads"]["fully_masked"][n] == head.fully_masked
+            assert stored_text["heads"]["top"]["keys"] == {"array": f"{name}.top.keys"}
             for field, array in arrays_of(head).items():
                 one = of_text[field][n] if len(text.heads) > 1 else of_text[field][0, 0]
                 np.testing.assert_array_equal(one, array)
@@ -146,14 +146,18 @@ def test_a_stage_of_one_text_is_one_array(heads, axes, ending, tmp_path):
             np.testing.assert_array_equal(found[name][at], array)
 
 
-def test_values_of_several_widths_are_an_array_for_each_head(tmp_path):
+def test_values_of_several_widths_are_one_array_with_nothing_behind_the_narrow_ones(tmp_path):
     words = tokens(["a", "b"])
     text = text_report(words, heads=[(0, 0), (1, 0)], stages=("weights", "output"))
-    wide = structs.replace(text.heads[1], stages={**text.heads[1].stages, "output": np.ones((2, 9), dtype=np.float32)})
-    found, metadata = stored(report(structs.replace(text, heads=[text.heads[0], wide])), tmp_path / "x.npz")
-    assert (found["L0H0.output"].shape, found["L1H0.output"].shape) == ((2, 6), (2, 9))
-    assert found["weights"].shape == (2, 1, 2, 2)
-    assert metadata["axes"]["L1H0.output"] == ["query", "width"]
+    heads = [of_head(text.heads, n) for n in (0, 1)]
+    heads[1]["stages"]["output"] = np.ones((2, 9), dtype=np.float32)
+    made = report(structs.replace(text, heads=stacked(heads)))
+    assert [head.stages["output"].shape for head in made.texts[0].heads] == [(2, 6), (2, 9)]
+    found, metadata = stored(made, tmp_path / "x.npz")
+    assert (found["output"][0, 0, :, :6] == text.heads[0].stages["output"]).all()
+    assert np.isnan(found["output"][0, 0, :, 6:]).all() and (found["output"][1] == 1).all()
+    assert metadata["axes"]["output"] == ["layer", "head", "query", "width"]
+    assert metadata["texts"][0]["heads"]["widths"] == [6, 9]
 
 
 def test_the_same_report_gives_the_same_bytes_in_another_process():

@@ -22,6 +22,7 @@ from attnscope.studies.run.screen import are_thumbnails
 from attnscope.studies.study import Listing
 from attnscope.views import parts
 from attnscope.views.terminal.thumbnails import pool_largest
+from tests.helpers.heads import changed, of_head, stacked
 from tests.helpers.sample_overviews import pooled_of, weights_of
 from tests.helpers.sample_reports import causal, many_heads
 from tests.helpers.sample_surveys import measured, survey
@@ -170,8 +171,8 @@ def test_rows_of_many_heads_name_the_key_of_every_column():
     text = replace(made.texts[0], queries=[3])
     made = replace(made, texts=[text])
     for key in range(20):
-        for head in text.heads:
-            head.stages["weights"] = np.eye(20, dtype=np.float32)[key : key + 1]
+        weights = np.eye(20, dtype=np.float32)[key : key + 1]
+        text.heads.stages["weights"] = np.stack([weights] * len(text.heads))
         shown = draw(made, 60, format="heat")
         (cells,) = (line[3:] for line in shown.splitlines() if line.startswith("L2 "))
         named = " ".join(shown.rpartition("more ")[0].split()).partition("first key of each column: ")[2].split(" · ")
@@ -206,7 +207,7 @@ def test_the_other_measure_is_offered():
 
 def test_long_texts_and_few_heads():
     long = many_heads(3, 3, 2)
-    heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 16)) for head in long.texts[0].heads]
+    heads = changed(long.texts[0].heads, stages={}, pooled=pooled_of(weights_of(90), 16))
     text = replace(long.texts[0], heads=heads, queries=[], keys=[])
     assert are_thumbnails(text)
     assert "the largest of" not in draw(replace(long, texts=[text]), 200, format="heat", colour="truecolor")
@@ -216,7 +217,8 @@ def test_long_texts_and_few_heads():
 def test_the_maps_of_many_heads_are_a_grid_on_one_logarithmic_scale(format):
     long = many_heads(2, 3, 2)
     maps = [pooled_of(np.power(weights_of(90), n), 16) for n in (1, 2, 3, 1, 2, 3)]
-    heads = [replace(head, stages={}, pooled=pooled) for head, pooled in zip(long.texts[0].heads, maps, strict=True)]
+    of_heads = [of_head(long.texts[0].heads, n) | {"stages": {}, "pooled": pooled} for n, pooled in enumerate(maps)]
+    heads = stacked(of_heads)
     shown = draw(replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]), 80, format=format)
     known = np.concatenate([pooled.weights[pooled.weights > 0] for pooled in maps])
     high = float(known.max())
@@ -235,7 +237,7 @@ def test_the_maps_of_many_heads_are_a_grid_on_one_logarithmic_scale(format):
 
 def test_maps_of_one_run_are_drawn_without_names_of_columns():
     long = many_heads(2, 3, 2)
-    heads = [replace(head, stages={}, pooled=pooled_of(weights_of(90), 1)) for head in long.texts[0].heads]
+    heads = changed(long.texts[0].heads, stages={}, pooled=pooled_of(weights_of(90), 1))
     shown = draw(replace(long, texts=[replace(long.texts[0], heads=heads, queries=[], keys=[])]), 80, format="heat")
     assert "a cell is a cell of the 1 × 1 map" in " ".join(shown.split())
     assert "columns:" not in shown and "first key of each column" not in shown

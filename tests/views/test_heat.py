@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens
 from tests.helpers.screens import draw
 

@@ -12,11 +12,12 @@ import pytest
 from attnscope.findings.codec import to_json
 from attnscope.findings.compare import Side
 from attnscope.findings.head_roles import ROLES
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.present import present
 from attnscope.views import figure, parts, terminal
 from attnscope.views.page import rendering
+from tests.helpers.heads import heads_of, unstacked
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, text_report, tokens, words
@@ -60,7 +61,7 @@ def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
     groups = of_kind(parts.Matrices, found)
     assert all(group.heat == heat for group in groups)
     stages = [stage for group in groups for stage in group.panels]
-    (facts,) = json.loads(to_json(made))["texts"]
+    (facts,) = unstacked(json.loads(to_json(made)))["texts"]
     rankings = of_kind(parts.Bars, found)
     sources = facts["tokens"] if facts["context"] is None else facts["context"]
     for head, ranking in zip(facts["heads"], rankings, strict=True):
@@ -98,7 +99,7 @@ def test_every_number_of_the_shown_stages_is_in_the_parts(text, heat):
 def test_a_map_and_the_most_attended_sources_are_in_the_parts():
     made = overview(200)
     found = list(present(made))
-    (head,) = json.loads(to_json(made))["texts"][0]["heads"]
+    (head,) = heads_of(json.loads(to_json(made))["texts"][0])
     (drawn,), (attended,) = of_kind(parts.WeightMap, found), of_kind(parts.Bars, found)
     assert (drawn.queries, drawn.keys) == (head["pooled"]["queries"], head["pooled"]["keys"])
     assert drawn.weights.tolist() == np.array(head["pooled"]["weights"], dtype=np.float32).tolist()
@@ -155,7 +156,7 @@ def test_both_sides_and_their_difference_are_in_the_parts():
     first, second, difference = group.panels
     facts = json.loads(to_json(made))
     for n, stage in enumerate((first, second)):
-        weights = facts["sides"][n]["report"]["texts"][0]["heads"][0]["stages"]["weights"]
+        weights = facts["sides"][n]["report"]["texts"][0]["heads"]["stages"]["weights"][0]
         assert stage.matrix.tolist() == np.array(weights, dtype=np.float32).tolist()
     (head,) = facts["changes"][0]["heads"]
     assert difference.matrix.tolist() == np.array(head["difference"], dtype=np.float32).tolist()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnscope.findings.compare import Side
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.study import Listing
 from tests.helpers.sample_explanations import explanation, residuals

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attnscope.base.system.escape import escape_control
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from tests.helpers.draws import CHARACTERS
 from tests.helpers.sample_reports import HOSTILE, bank, causal, report, sized, text_report, tokens, words
 from tests.helpers.screens import draw, read_number, read_tables

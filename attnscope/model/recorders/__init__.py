@@ -5,6 +5,7 @@ fully masked row, weights, contributions and output are NaN, since they have no 
 """
 
 from attnscope.model.recorders.base import KeyTokens, SumRecorder
+from attnscope.model.recorders.block import Block, MakeArray, own_array
 from attnscope.model.recorders.heads import AveragedRows, HeadRecorder
 from attnscope.model.recorders.matrices import MatrixRecorder
 from attnscope.model.recorders.means import MeanRowRecorder

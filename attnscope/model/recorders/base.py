@@ -44,9 +44,12 @@ class KeyTokens:
 class SumRecorder(Recorder):
     """A recorder of sums over rows, of several heads, or of a mean over them and over every layer that it is shown."""
 
+    path: str
+
     def __init__(self, heads: Sequence[int], rows: Sequence[int], *, mean: bool) -> None:
         super().__init__(heads, rows)
-        self.mean, self.n_kept = mean, 1 if mean else len(self.heads)
+        self.mean = mean
+        self.n_kept = 1 if mean else len(self.heads)
 
     def over_heads(self, part: Tensor, axis: int = 1) -> Tensor:
         """Return what a tile adds for its heads, or for the mean."""
@@ -57,8 +60,12 @@ class SumRecorder(Recorder):
         return slice(0, 1) if self.mean else overlap.index
 
     def compute(self) -> Tensor:
-        """Return (B, heads, …), the axes that record_parts declares; one head over a mean."""
+        """Return (B, heads, …); one head over a mean."""
         raise NotImplementedError
+
+    def results(self) -> dict[str, Tensor]:
+        """Return what a report keeps, by its path in findings.heads.UnitArrays, (B, heads, …) each."""
+        return {self.path: self.compute()}
 
 
 def exact_zeros(*shape: int, device: torch.device) -> Tensor:

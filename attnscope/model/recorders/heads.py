@@ -103,9 +103,8 @@ class HeadRecorder(SumRecorder):
         none = torch.full_like(means[0], torch.nan)
         return {average.name: kept.get(average.name, none) for average in HEAD_AVERAGES}
 
-    def compute(self) -> Tensor:
-        """Return the averages, (B, heads, averages)."""
-        return torch.stack(list(self.arrays().values()), -1)
+    def results(self) -> dict[str, Tensor]:
+        return {f"heads.{name}": values for name, values in self.arrays().items()}
 
 
 class _TargetedRows:

@@ -42,6 +42,13 @@ class MatrixRecorder(Recorder):
         self.recorded: dict[str, Tensor] = {}
         self.layers: set[int] = set()
 
+    def finish(self) -> None:
+        if self.mean and self._packed is not None:
+            packed, first = self._packed
+            for stage, mean in self.compute().items():
+                packed.put(stage, mean, slice(first, first + 1), 0)
+            self.recorded = {}
+
     def score_range(self) -> tuple[int, int] | None:
         """Ask for the raw scores of all shown keys, allowed or not, if scores are recorded."""
         if self.columns and self.needs_scores:

@@ -9,6 +9,7 @@ from threading import Lock
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -16,7 +17,9 @@ class PackedMatrices:
     """Matrices of a batch, for every text (units, rows, columns) of these sizes, shared by recorders of all layers."""
 
     def __init__(self, units: int, sizes: Sequence[tuple[int, int]]) -> None:
-        self.units, self._runs = units, list[tuple[slice, int, int]]()  # texts of one size, and the size
+        self.units = units
+        self.output_widths = [0] * units
+        self._runs = list[tuple[slice, int, int]]()  # texts of one size, and the size
         for (rows, columns), run in groupby(enumerate(sizes), key=lambda numbered: numbered[1]):
             places = [place for place, _ in run]
             self._runs.append((slice(places[0], places[-1] + 1), rows, columns))
@@ -26,19 +29,47 @@ class PackedMatrices:
     def put(self, stage: str, part: Tensor, units: slice | list[int], first: int) -> None:
         """Copy some rows of a text's matrices out of (B, units, rows, columns), padding included."""
         with self._making:
-            if stage not in self._kept:
+            if stage == "output":
+                self._make_outputs(part, units)
+            elif stage not in self._kept:
                 self._kept[stage] = [
-                    _empty((len(part[texts]), self.units, rows, part.shape[-1] if stage == "output" else columns), part)
-                    for texts, rows, columns in self._runs
+                    _empty((len(part[texts]), self.units, rows, columns), part) for texts, rows, columns in self._runs
                 ]
         for (texts, rows, _), kept in zip(self._runs, self._kept[stage], strict=True):
             here = min(part.shape[2], rows - first)
+            width = min(part.shape[3], kept.shape[3])
             if here > 0:
-                kept[:, units, first : first + here] = part[texts, :, :here, : kept.shape[-1]]
+                kept[:, units, first : first + here, :width] = part[texts, :, :here, :width]
+
+    def _make_outputs(self, part: Tensor, units: slice | list[int]) -> None:
+        """Make room for outputs of this width; those of narrower layers are followed by NaN."""
+        width = part.shape[-1]
+        for unit in range(self.units)[units] if isinstance(units, slice) else units:
+            self.output_widths[unit] = width
+        before = self._kept.get("output")
+        if before is not None and before[0].shape[3] == width:
+            return
+        if before is None:
+            self._kept["output"] = [
+                _empty((len(part[texts]), self.units, rows, width), part) for texts, rows, _ in self._runs
+            ]
+            return
+        widest = max(width, before[0].shape[3])
+        self._kept["output"] = [F.pad(kept, (0, widest - kept.shape[3]), value=torch.nan) for kept in before]
+        for kept in self._kept["output"]:
+            kept[:, units, :, width:] = torch.nan
+
+    def to_cpu(self) -> None:
+        """Move the matrices to the CPU."""
+        self._kept = {stage: [run.cpu() for run in runs] for stage, runs in self._kept.items()}
 
     def texts(self, stage: str) -> list[Tensor]:
-        """Return each text's matrices, (units, rows, columns), on the CPU."""
-        return [text for run in self._kept[stage] for text in run.cpu()]
+        """Return each text's matrices, (units, rows, columns)."""
+        return [text for run in self._kept[stage] for text in run]
+
+    def text(self, number: int) -> dict[str, Tensor]:
+        """Return the matrices of one text by stage."""
+        return {stage: self.texts(stage)[number] for stage in self._kept}
 
 
 def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:

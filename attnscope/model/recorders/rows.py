@@ -1,6 +1,6 @@
 """Record statistics of every row."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from math import log
 from threading import Lock
@@ -14,6 +14,7 @@ from attnscope.findings.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import KeyTokens, diagonal_band
+from attnscope.model.recorders.block import MakeArray, own_array
 from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 
 _LOWEST = -1e9  # finite where not allowed, too: the weight there is 0
@@ -23,46 +24,52 @@ class RowRecorder(Recorder):
     """Statistics of every row, as findings.row_statistics declares them.
 
     Attributes:
-        recorded: Statistic to (B, heads, rows).
+        recorded: Statistic to (B, heads, rows), in the order of `names`.
         sink: Weight of each row on the head's sink, in the same form; None if the layer has none.
         fully_masked: Fully masked rows, (B, heads, rows), bool. No weight says so: a sink may take all that a row has.
     """
 
     def __init__(
-        self, heads: Sequence[int], rows: Sequence[int], sources: KeyTokens, names: Sequence[str] = STATISTICS
+        self,
+        heads: Sequence[int],
+        rows: Sequence[int],
+        sources: KeyTokens,
+        names: Sequence[str] = STATISTICS,
+        make_array: MakeArray = own_array,
     ) -> None:
         super().__init__(heads, rows)
         self.names, self.sources = tuple(names), sources
         wanted = [statistic for statistic in ROW_STATISTICS if statistic.name in self.names]
         defined = [statistic for statistic in wanted if sources.self_attention or not statistic.aligned]
         self._statistics = sorted(defined, key=lambda statistic: self.names.index(statistic.name))
+        self._defined = as_slice([self.names.index(statistic.name) for statistic in self._statistics] or range(0))
         self.kinds = tuple(statistic.name for statistic in defined if statistic.key_token is not None)
-        shape = (sources.special.shape[0], len(self.heads), len(self.rows))
-        self._all = torch.full((len(self.names), *shape), torch.nan, device=sources.special.device)
-        self.recorded = self._by_name(self.names)
+        self._shape = len(sources.special), len(self.heads), len(self.rows)
+        self._device = sources.special.device
+        self._make_array = make_array
+        of_all = make_array("rows", (*self._shape[:2], len(self.names), self._shape[2]), self._device, torch.nan)
+        self._all = of_all.permute(2, 0, 1, 3)  # (statistics, B, heads, rows)
+        self.recorded = dict(zip(self.names, self._all, strict=True))
+        self.fully_masked = make_array("fully_masked", self._shape, self._device, dtype=torch.bool)
         self.sink: Tensor | None = None
-        self.fully_masked = torch.zeros(shape, dtype=torch.bool, device=sources.special.device)
         self._making = Lock()
         self.specs: dict[int, AttentionSpec] = {}
 
-    def to_cpu(self) -> None:
-        order, self.recorded = list(self.recorded), {}
-        super().to_cpu()
-        self.recorded = self._by_name(order)
-
-    def _by_name(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Return statistics as views; defined ones come first, so that a tile writes them through a slice."""
-        defined = [statistic.name for statistic in self._statistics]
-        stored = dict(zip([*defined, *(name for name in self.names if name not in defined)], self._all, strict=True))
-        return {name: stored[name] for name in names}
+    def _with_sink(self) -> Tensor:
+        with self._making:
+            if self.sink is None:
+                # In a block, a layer without sinks has no weight on them.
+                self.sink = self._make_array("rows.sink", self._shape, self._device)
+        return self.sink
 
     def take(self, rows: RowWeights, sink: Tensor | None, fully_masked: Tensor, inputs: AttentionInputs) -> None:
         """Keep the statistics of a whole layer: `rows` and `sink` give (B, H, Q), `fully_masked` is (B, Q)."""
         self.specs[inputs.layer] = inputs.spec
         self.fully_masked[:] = fully_masked[:, None, as_slice(self.rows)]
-        self.sink = None if sink is None else self.select(sink)
-        for place, statistic in enumerate(self._statistics):
-            self._all[place] = self.select(statistic.compute(rows))
+        if sink is not None:
+            self._with_sink()[:] = self.select(sink)
+        for statistic in self._statistics:
+            self.recorded[statistic.name][:] = self.select(statistic.compute(rows))
 
     def _record(self, tile: Tile, overlap: Overlap) -> None:
         self.specs[tile.inputs.layer] = tile.inputs.spec
@@ -70,13 +77,10 @@ class RowRecorder(Recorder):
         if fully_masked is not None:
             self.fully_masked[:, overlap.index, overlap.rows] = fully_masked
         if tile.sink is not None:
-            with self._making:
-                if self.sink is None:
-                    self.sink = torch.full(self._all.shape[1:], torch.nan, device=self._all.device)
-            given = overlap.select_rows(overlap.row_span(tile.sink))
-            self.sink[:, overlap.index, overlap.rows] = (
-                given if fully_masked is None else given.masked_fill(fully_masked, torch.nan)
-            )
+            on_sink = overlap.select_rows(overlap.row_span(tile.sink))
+            if fully_masked is not None:
+                on_sink = on_sink.masked_fill(fully_masked, torch.nan)
+            self._with_sink()[:, overlap.index, overlap.rows] = on_sink
         if tile.k0 == tile.k1 or not self._statistics:
             return
         rows = rows_of_tile(self, tile, overlap)
@@ -84,7 +88,11 @@ class RowRecorder(Recorder):
         values = overlap.select_rows(computed)  # (statistics, B, h, r)
         if fully_masked is not None:
             values = values.masked_fill(fully_masked, torch.nan)
-        self._all[: len(values), :, overlap.index, overlap.rows] = values
+        if isinstance(self._defined, slice):
+            self._all[self._defined, :, overlap.index, overlap.rows] = values
+        else:
+            for index, of_statistic in zip(self._defined, values, strict=True):
+                self._all[index, :, overlap.index, overlap.rows] = of_statistic
 
 
 def finite_scores(scores: Tensor) -> Tensor:

@@ -110,6 +110,7 @@ class SpanRecorder(SumRecorder):
     A fully masked row has no weights, so it is left out of averages. `reading` also sums the weights of some rows.
     """
 
+    path = "spans.weights"
     n_strongest = 1  # so that compiled loops make the weights of a large layer, in less time than operators
 
     def __init__(
@@ -158,6 +159,11 @@ class SpanRecorder(SumRecorder):
     def compute(self) -> Tensor:
         """Return (B, heads, S, S); NaN in the rows of a span without a query that may see anything."""
         return self._sum / self._count[..., None]
+
+    def results(self) -> dict[str, Tensor]:
+        sink = self.sink()
+        weights = {"spans.weights": self.compute().float()}
+        return weights if sink is None else weights | {"spans.sink": sink.float()}
 
     def sink(self) -> Tensor | None:
         """Return the weight of each span's queries on the sink, (B, heads, S); None if the layer has none."""

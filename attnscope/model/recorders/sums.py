@@ -24,6 +24,8 @@ class ColumnRecorder(SumRecorder):
     `by` is `weight`, or a contribution: `value` or `projected`.
     """
 
+    path = "columns"
+
     def __init__(
         self,
         heads: Sequence[int],
@@ -53,8 +55,9 @@ class ColumnRecorder(SumRecorder):
 
 
 class ReceivedRecorder(SumRecorder):
-    """Weight that sources receive from other tokens among the shown queries, (B, Q); see HeadReport.received."""
+    """Weight that sources receive from other tokens among the shown queries, (B, Q); see UnitArrays.received."""
 
+    path = "received"
     needs_masked = True
 
     def __init__(
@@ -90,6 +93,8 @@ class PooledRecorder(SumRecorder):
     than `size` has a run for every token. The queries of each text that count are `shown`, (B, Q), bool; `real` are
     those that are not padding, None if these are the tokens of the key side.
     """
+
+    path = "pooled.weights"
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.recorders.block import MakeArray, own_array
 from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.request.estimate import RANKED_SINGLY
 
@@ -29,6 +30,7 @@ class TopRecorder(Recorder):
         rows: Sequence[int],
         eligible: Tensor,
         names: tuple[str, ...] | None = None,
+        make_array: MakeArray = own_array,
     ) -> None:
         super().__init__(heads, rows)
         self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
@@ -37,8 +39,9 @@ class TopRecorder(Recorder):
         self.n_strongest = self.count if by == "weight" and self.ranks_all and self.count <= RANKED_SINGLY else 0
         self.needs_masked = not self.n_strongest
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)
-        self.keys = torch.full(shape, -1, dtype=torch.int64, device=eligible.device)
-        self._weight = torch.full(shape, torch.nan, device=eligible.device)
+        self.keys = make_array("top.keys", shape, eligible.device, -1, torch.int32)
+        self._weight = make_array("top.weight", shape, eligible.device, torch.nan)
+        self._make_array = make_array
         self._norms: dict[str, Tensor] = {}
 
     def _record(self, tile: Tile, overlap: Overlap) -> None:
@@ -71,7 +74,8 @@ class TopRecorder(Recorder):
     def take(self, keys: Tensor, weights: Tensor, inputs: AttentionInputs) -> None:
         """Keep the strongest keys of a layer and their weights, (B, H, Q, n); −1 and NaN where there are fewer."""
         self._take_norms(inputs)
-        self.keys, self._weight = (self.select(x)[..., : self.count].contiguous() for x in (keys, weights))
+        self.keys[:] = self.select(keys)[..., : self.count]
+        self._weight[:] = self.select(weights)[..., : self.count]
 
     def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
         """Return the ranking measure of keys, (B, h, r, k); −inf for excluded keys."""
@@ -88,21 +92,19 @@ class TopRecorder(Recorder):
     @property
     def measures(self) -> dict[str, Tensor]:
         """Weight and contributions of the strongest sources, (B, heads, rows, count); NaN where there are fewer."""
-        return self._measures(slice(None), slice(None))
-
-    def of(self, text: int, head: int, rows: "slice | Tensor") -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the strongest sources of some rows of one text and head, and their measures, (rows, count) each."""
-        measures = self._measures(slice(text, text + 1), slice(head, head + 1))
-        return self.keys[text, head, rows], {name: values[0, 0, rows] for name, values in measures.items()}
-
-    def _measures(self, texts: slice, heads: slice) -> dict[str, Tensor]:
-        weight, keys = self._weight[texts, heads], self.keys[texts, heads].clamp_min(0).flatten(2)
+        keys = self.keys.clamp_min(0).long().flatten(2)
 
         def measure(name: str) -> Tensor:
             norms = self._norms.get(name)  # of no tile that held a key: every weight is NaN then
-            return weight if norms is None else weight * norms[texts, heads].gather(-1, keys).view_as(weight)
+            return self._weight if norms is None else self._weight * norms.gather(-1, keys).view_as(self._weight)
 
         return {name: measure(name) for name in self._names}
+
+    def finish(self) -> None:
+        for name, numbers in self.measures.items():
+            if name != "weight":
+                self._make_array(f"top.{name}", tuple(numbers.shape), numbers.device, torch.nan)[:] = numbers
+        self._norms = {}
 
 
 def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@ from attnscope.findings.spans import KEPT_ROWS, SpanReport, TextSpans
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import SpanRecorder, SpanTokens, TokenReading
 from attnscope.model.tile import Recorder
-from attnscope.run.analysis.head_reports import to_numpy
 
 
 class SpanRecorders:
@@ -65,12 +64,12 @@ class SpanRecorders:
             division,
             spans,
             query,
-            to_numpy(weights),
-            to_numpy(sinks) if has_sinks else None,
-            to_numpy(received / counted[spans.tokens(query)].sum()),
+            weights.cpu().numpy(),
+            sinks.cpu().numpy() if has_sinks else None,
+            (received / counted[spans.tokens(query)].sum()).float().numpy(),
             rows,
-            to_numpy(shares[[number[row] for row in rows]]),
-            to_numpy(shares[[number[row] for row in predicting]]) if predicting else None,
+            shares[[number[row] for row in rows]].float().numpy(),
+            shares[[number[row] for row in predicting]].float().numpy() if predicting else None,
             selected,
         )
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnscope.findings.check import Check
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.studies.check.measures import largest_difference, make_check
 from attnscope.studies.check.observe import LayerStages, layer_numbers
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnscope.engines.protocol import Engine
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.model.batch import Batch
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import MatrixMask

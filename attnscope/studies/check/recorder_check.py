@@ -16,16 +16,16 @@ from torch import Tensor
 from attnscope.engines.protocol import Engine
 from attnscope.findings.arrays import Array
 from attnscope.findings.check import Check
+from attnscope.findings.heads import HeadReport
 from attnscope.findings.record_parts import reported_parts
 from attnscope.findings.row_statistics import ROW_STATISTICS, WholeRows
-from attnscope.findings.run import HeadReport
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import RecordedTokens
 from attnscope.model.tile import Recorder
 from attnscope.model.trace import HeadSelection, Trace, make_trace
 from attnscope.request.record_spec import RecordSpec
-from attnscope.run.analysis.head_reports import TextExtent, TextSlice, head_report
+from attnscope.run.analysis.heads import TextPart, text_heads
 from attnscope.studies.check.measures import make_check
 from attnscope.studies.check.observe import LayerStages, layer_numbers
 
@@ -99,11 +99,12 @@ class RecorderCheck:
         for selection, trace in zip(self._selections, self._traces, strict=True):
             words = np.array([not token.special for token in self._tokens])
             counted = words if words.any() else ~words
-            extent = TextExtent(len(self._tokens), len(self._sources), torch.from_numpy(counted))
-            place = TextSlice(0, selection.rows, [], extent if selection.pool else None)
-            for unit, recorded in trace.recorded:
-                layer, head = unit.layers[0], unit.heads[0]
-                report = head_report(unit, recorded, trace, place, left_out=[])
+            averaged = counted.tolist() if selection.pool else None
+            part = TextPart(0, selection.rows, [], len(self._tokens), len(self._sources), counted=averaged)
+            trace.finish()
+            for report in text_heads(trace, part, left_out=[]):
+                layer = int(report.layer)
+                head = int(report.head)
                 alone = self._context is None
                 recomputed = RecomputedHead(stages_of[layer], head, self._sources, self_attention=alone)
                 errors = [

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnscope.findings.run import STAGES
+from attnscope.findings.heads import STAGES
 from attnscope.model.module_hooks import in_this_thread
 from attnscope.studies.check.measures import largest_difference
 from attnscope.studies.check.observe import LayerStages

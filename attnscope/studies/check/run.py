@@ -15,8 +15,8 @@ from attnscope.base.errors import AttnscopeError, NotFinite
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.protocol import Engine, EngineSettings, LoadedModel
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
+from attnscope.findings.heads import STAGES
 from attnscope.findings.provenance import MaskUse
-from attnscope.findings.run import STAGES
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch, make_batch, pad_texts
 from attnscope.model.module_hooks import in_this_thread

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.findings.compare import Comparison
-from attnscope.findings.run import HeadRef
+from attnscope.findings.heads import HeadRef
 from attnscope.studies.compare.screen import (
     both_axis,
     most_moved,
@@ -61,7 +61,7 @@ def _walk(comparison: Comparison, first: HeadRef, roles: Sequence[RoleRecorders]
     """Return the walk, with the share of weight that moved in every head."""
     source = comparison_source(comparison)
     text = comparison.sides[0].report.texts[0]
-    layers, heads = head_axes(text.heads)
+    layers, heads = head_axes(text.heads.units)
     places = {head.ref: (layers.index(head.layer), heads.index(head.head)) for head in text.heads}
     values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
     for change in comparison.changes[0].heads:

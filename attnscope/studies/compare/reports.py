@@ -9,7 +9,8 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import Change, Comparison, HeadChange, Partial, Side
-from attnscope.findings.run import STAGES, HeadReport, TextReport
+from attnscope.findings.heads import STAGES, HeadReport
+from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.tolerance import Judge, MatrixPair, Tolerance, layer_scale
@@ -131,8 +132,9 @@ class _Text:
             pairs = []
             for stage in [s for s in STAGES if s in stages and s in x.stages and s in y.stages]:
                 if (stage, x.layer) not in scales:
-                    of_layer = [h.stages[stage] for h in self.a.heads if h.layer == x.layer and stage in h.stages]
-                    scales[stage, x.layer] = layer_scale(stage, of_layer)
+                    of_layer = [index for index, unit in enumerate(self.a.heads.units) if unit.layer == x.layer]
+                    matrices = [self.a.heads[index].stages[stage] for index in of_layer]
+                    scales[stage, x.layer] = layer_scale(stage, matrices)
                 pairs.append(_pair(stage, self.shared, (x, y), scales[stage, x.layer]))
             yield x.layer, _head_change(self.number, self.aligned, (x, y), pairs, shown), pairs
 
@@ -178,11 +180,11 @@ class _Text:
         if nothing := self._nothing(self.aligned):
             yield self._where + nothing
         paired = {y.ref for _, y in self.heads()}
-        if more := [str(head.ref) for head in self.b.heads if head.ref not in paired]:
+        if more := [str(unit) for unit in self.b.heads.units if unit not in paired]:
             yield f"only '{self.labels[1]}' has {', '.join(more[:_NAMED])}{' …' if len(more) > _NAMED else ''}"
         if self.maps:
             return
-        stages = [set(text.heads[0].stages) if text.heads else set() for text in (self.a, self.b)]
+        stages = [set(text.heads.stages) for text in (self.a, self.b)]
         for n, label in enumerate(self.labels):
             if only := [stage for stage in STAGES if stage in stages[n] - stages[1 - n]]:
                 yield f"only '{label}' has {', '.join(only)}"
@@ -240,10 +242,9 @@ def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[
 
 
 def _counterpart(head: HeadReport, text: TextReport, label: str, axis: str) -> HeadReport:
-    for other in text.heads:
-        if other.ref == head.ref:
-            return other
-    there = [str(other.ref) for other in text.heads]
+    if (other := text.heads.find(head.ref)) is not None:
+        return other
+    there = [str(unit) for unit in text.heads.units]
     hint = f"compare {'reports' if axis == 'report' else 'sides'} of the same layers and heads"
     if axis in ("layer", "head"):
         hint = f"name as many {axis}s with every {arg(axis)}"

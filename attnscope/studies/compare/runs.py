@@ -15,8 +15,9 @@ from attnscope.checkpoints.source import tokenize
 from attnscope.findings.array_files import ARRAY_FILES, from_arrays
 from attnscope.findings.codec import from_json
 from attnscope.findings.compare import MODELS, Comparison, Side
+from attnscope.findings.heads import STAGES, HeadRef, Heads
 from attnscope.findings.narrowing import narrow_rows, require_heads
-from attnscope.findings.run import STAGES, HeadReport, Report
+from attnscope.findings.run import Report
 from attnscope.request.masks.expression import spell_mask
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSelection, PositionSelection
@@ -253,16 +254,17 @@ class ReportSelection:
 
 def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
     """Leave out heads that were chosen for another layer."""
-    units = [(head.layer, head.head) for head in chosen.texts[0].heads]
+    units = chosen.texts[0].heads.units
     if axis == "layer":
         # The n-th layer of this side takes the head that was chosen for the n-th layer of the other.
-        layers = list(dict.fromkeys(head.layer for head in report.texts[0].heads))
-        units = [(layer, head) for layer, (_, head) in zip(layers, units, strict=False)]
+        layers = list(dict.fromkeys(unit.layer for unit in report.texts[0].heads.units))
+        units = [HeadRef(layer, head) for layer, (_, head) in zip(layers, units, strict=False)]
     if axis == "head" or len(units) != len(chosen.texts[0].heads):
         return report
-    texts = [
-        replace(text, heads=[head for head in text.heads if (head.layer, head.head) in units]) for text in report.texts
-    ]
+    texts = []
+    for text in report.texts:
+        indices = [index for index, unit in enumerate(text.heads.units) if unit in units]
+        texts.append(replace(text, heads=text.heads.only(indices)))
     return replace(report, texts=texts)
 
 
@@ -297,10 +299,10 @@ def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
     texts = []
     for text in report.texts:
         provenance = report.provenance
-        layers = _picked(wanted.layer, "layer", provenance.n_layers, [head.layer for head in text.heads], name)
-        heads = _picked(wanted.head, "head", provenance.n_heads, [head.head for head in text.heads], name)
-        named = {(head.layer, head.head): head for head in text.heads}
-        chosen = [named[layer, head] for layer in layers for head in heads if (layer, head) in named]
+        units = [tuple(unit) for unit in text.heads.units]
+        layers = _picked(wanted.layer, "layer", provenance.n_layers, [layer for layer, _ in units], name)
+        heads = _picked(wanted.head, "head", provenance.n_heads, [head for _, head in units], name)
+        chosen = [units.index((layer, head)) for layer in layers for head in heads if (layer, head) in units]
         if text.heads and not chosen:
             raise UsageError(f"'{name}' has no such layer and head", where=f"{arg('layer')} and {arg('head')}")
         queries = text.queries
@@ -310,8 +312,8 @@ def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
             queries = sorted(wanted.query.find(text.tokens, own, arg("query"), spans=divided))
             _check_saved(queries, text.queries, "query", name)
         rows = [text.queries.index(query) for query in queries]
-        parts = [narrow_rows(_stages_of(head, wanted.stages, name), text, rows) for head in chosen]
-        texts.append(replace(text, queries=queries, heads=parts))
+        selected = replace(text, heads=_stages_of(text.heads.only(chosen), wanted.stages, name))
+        texts.append(narrow_rows(selected, rows))
     return replace(report, texts=texts)
 
 
@@ -334,12 +336,12 @@ def _check_saved(wanted: Sequence[int], saved: Sequence[int], what: str, name: s
         raise UsageError(message, where=arg(what), hint=f"it has {format_positions(saved) or 'none'}")
 
 
-def _stages_of(head: HeadReport, stages: tuple[str, ...] | None, name: str) -> HeadReport:
-    """Return a head with only these stages, and the weights, which all measures need."""
+def _stages_of(heads: Heads, stages: tuple[str, ...] | None, name: str) -> Heads:
+    """Return heads with only these stages, and the weights, which all measures need."""
     if stages is None:
-        return head
-    if missing := [stage for stage in stages if stage not in head.stages]:
+        return heads
+    if missing := [stage for stage in stages if stage not in heads.stages]:
         message = f"'{name}' has no {', '.join(missing)}"
-        raise UsageError(message, where=arg("stages"), hint=f"it has {', '.join(head.stages) or 'none'}")
-    kept = {stage: matrix for stage, matrix in head.stages.items() if stage in stages or stage == "weights"}
-    return replace(head, stages=kept)
+        raise UsageError(message, where=arg("stages"), hint=f"it has {', '.join(heads.stages) or 'none'}")
+    kept = {stage: matrices for stage, matrices in heads.stages.items() if stage in stages or stage == "weights"}
+    return replace(heads, stages=kept)

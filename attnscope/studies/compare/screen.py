@@ -13,8 +13,9 @@ from msgspec.structs import replace as struct_replace
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.axes import take
 from attnscope.findings.compare import Change, Comparison, HeadChange, Side
+from attnscope.findings.heads import HeadReport
 from attnscope.findings.provenance import Provenance
-from attnscope.findings.run import HeadReport, TextReport
+from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
 from attnscope.studies.compare.diagnosis_screen import present_diagnosis
@@ -295,7 +296,7 @@ class _ShownHead:
     def heads(self) -> list[HeadReport]:
         """The head on both sides."""
         refs = zip(self.reports, (self.head.first, self.head.second), strict=True)
-        return [next(head for head in text.heads if head.ref == ref) for text, ref in refs]
+        return [text.heads[text.heads.units.index(ref)] for text, ref in refs]
 
     def present(self) -> Iterator[ViewPart]:
         """Present what differs."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.compare import Cell, Comparison, StageVerdict, Verdict
-from attnscope.findings.run import HeadRef
+from attnscope.findings.heads import HeadRef
 from attnscope.findings.tokens import spell_piece
 from attnscope.studies.screens.header import counted
 

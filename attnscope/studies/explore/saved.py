@@ -92,9 +92,9 @@ def _source(reports: Sequence[Report], masks: Sequence[str]) -> SavedSource:
 
     def report_of(number: int, side: int, layer: int, head: int) -> Report:
         text = reports[side].texts[number]
-        layers, heads = head_axes(text.heads)
-        kept = [item for item in text.heads if (item.layer, item.head) == (layers[layer], heads[head])]
-        return replace(reports[side], texts=[replace(text, heads=kept)])
+        layers, heads = head_axes(text.heads.units)
+        indices = [n for n, unit in enumerate(text.heads.units) if unit == (layers[layer], heads[head])]
+        return replace(reports[side], texts=[replace(text, heads=text.heads.only(indices))])
 
     saved = {
         (n, side): saved_text(report, text)
@@ -115,6 +115,6 @@ def distinct(labels: Iterable[str]) -> list[str]:
 
 def saved_text(report: Report, text: TextReport) -> SavedText:
     """Return one text of a report."""
-    layers, heads = head_axes(text.heads)
+    layers, heads = head_axes(text.heads.units)
     walks = {(layers.index(head.layer), heads.index(head.head)): partial(walk_head, text, head) for head in text.heads}
     return SavedText(lambda: text_scene(report, text), lambda: walks, lambda scene: text_units(text, scene))

@@ -15,10 +15,11 @@ from attnscope.engines.arrays.files import ENDINGS
 from attnscope.findings.head_averages import HEAD_AVERAGES
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
+from attnscope.findings.heads import HeadRef, HeadReport, Top
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
-from attnscope.findings.run import HeadReport, Report, TextReport, Top
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
 from attnscope.studies.screens.header import report_header, short_path
@@ -54,22 +55,25 @@ def text_scene(
     text: TextReport,
     command: RunCommand | None = None,
     sizes: tuple[Sequence[Number], Sequence[Number]] | None = None,
+    heads: Sequence[HeadReport] | None = None,
 ) -> Scene:
     """Return the scene of one text of a report.
 
     Args:
         command: See Scene; None for the report's own.
         sizes: All layers and heads of the model; None for those of the report.
+        heads: Heads to walk through; None for those of the text.
     """
-    layers, heads = sizes or head_axes(text.heads)
-    places = {(layers.index(head.layer), heads.index(head.head)): n for n, head in enumerate(text.heads)}
-    rows = {place: rows_of(text.heads[n]) for place, n in places.items()}
-    chosen = [place for place, n in places.items() if text.heads[n].chosen]
-    stages = set(WALKED) if sizes else {stage for head in text.heads for stage in head.stages}
-    scene = scene_of(report, text, (layers, heads), rows, stages)
+    heads = list(text.heads) if heads is None else heads
+    axes = sizes or head_axes([head.ref for head in heads])
+    places = {(axes[0].index(head.layer), axes[1].index(head.head)): head for head in heads}
+    rows = {place: rows_of(head) for place, head in places.items()}
+    chosen = [place for place, head in places.items() if head.chosen]
+    stages = set(WALKED) if sizes else {stage for head in heads for stage in head.stages}
+    scene = scene_of(report, text, axes, rows, stages)
     if command is not None:
         scene = replace(scene, command=command)
-    width = max((head.stages["output"].shape[1] for head in text.heads if "output" in head.stages), default=0)
+    width = max((head.stages["output"].shape[1] for head in heads if "output" in head.stages), default=0)
     return replace(scene, width=width, first=chosen[0] if chosen else min(places, default=(0, 0)))
 
 
@@ -134,20 +138,14 @@ def ordered(numbers: Iterable[Number]) -> list[Number]:
     return sorted(dict.fromkeys(numbers), key=lambda number: (isinstance(number, str), number))
 
 
-def head_axes(heads: Sequence[HeadReport]) -> tuple[list[Number], list[Number]]:
+def head_axes(units: Sequence[HeadRef]) -> tuple[list[Number], list[Number]]:
     """Return the numbers of the layers, and of the heads."""
-    return ordered(head.layer for head in heads), ordered(head.head for head in heads)
+    return ordered(unit.layer for unit in units), ordered(unit.head for unit in units)
 
 
 def stages_of(stages: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the stages in the order of their computation."""
     return {name: stages[name] for name in WALKED if name in stages}
-
-
-def run_starts(count: int, size: int) -> list[int]:
-    """Return the starts of a map's runs, and the end: position i is in run i·n // count."""
-    n = min(size, count)
-    return [-(-i * count // n) for i in range(n + 1)]
 
 
 def unit_numbers(record: object, places: Sequence[tuple[int, int]], shape: tuple[int, int]) -> list[HeadNumber]:
@@ -184,20 +182,13 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
 
 def ranked_sources(top: Top) -> RankedSources:
     """Return the strongest sources of every query."""
-    measures = {"weight": top.weight, "value": top.value, "projected": top.projected}
-    # given weights and queries may come without values
-    known = {
-        name: numbers
-        for name, numbers in measures.items()
-        if numbers is not None and (name == "weight" or not numbers.size or np.isfinite(numbers).any())
-    }
-    return RankedSources(top.by, top.keys, known, top.left_out)
+    return RankedSources(top.by, top.keys, top.measures, top.left_out)
 
 
 def rows_of(head: HeadReport) -> dict[str, np.ndarray]:
     """Return the known row statistics, by name."""
-    values = structs.asdict(head.rows).items()
-    return {name: row for name, row in values if row is not None and not np.isnan(row).all()}
+    values = {} if head.rows is None else structs.asdict(head.rows)
+    return {name: row for name, row in values.items() if row is not None and not np.isnan(row).all()}
 
 
 def counted_rows(tokens: Sequence[Token], queries: Sequence[int]) -> np.ndarray:

@@ -10,8 +10,9 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.layer_kinds import attends, count_attending, mixes_unseen, spell_map
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.arrays import Array
+from attnscope.findings.heads import Heads
 from attnscope.findings.rollout import ROLLOUT_MEASURES, RolloutMeasure, TokenRollout
-from attnscope.findings.run import HeadReport, Report, TextReport
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import LEFT_OUT
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import MEAN, IndexSelection
@@ -244,6 +245,6 @@ def _text_report(
         ranked = keys, values.astype(np.float32), [] if run.special else [*LEFT_OUT]
         rollouts.append(TokenRollout(measure.name, covered_layers, part, nothing, *ranked))
     given = run.texts[text.number]
-    about = given.text, given.pair, text.tokens, None, text.number, text.queries, text.keys, list[HeadReport]()
+    about = given.text, given.pair, text.tokens, None, text.number, text.queries, text.keys, Heads()
     chat = chat_text(given, text.tokens)
     return TextReport(*about, text.notes, list(text.hidden), rollouts=rollouts, chat=chat)

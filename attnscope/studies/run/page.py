@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnscope.findings.run import HeadReport, Report, TextReport
+from attnscope.findings.heads import HeadReport
+from attnscope.findings.run import Report, TextReport
 from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.run.every_head import EveryHead, TextRoles, with_roles
@@ -71,26 +72,22 @@ def walk_source(report: Report, every_head: EveryHead | None) -> SavedSource:
 
 
 def _saved(report: Report, text: TextReport, summary: TextReport, roles: TextRoles | None) -> SavedText:
-    named = {(head.layer, head.head): head for head in text.heads}
-    other_heads = {(head.layer, head.head): head for head in summary.heads}
-    layers, heads = head_axes([*text.heads, *summary.heads])
+    named = {head.ref: head for head in text.heads}
+    other_heads = {head.ref: head for head in summary.heads}
+    layers, heads = head_axes([*text.heads.units, *summary.heads.units])
     walks = {
-        (layers.index(layer), heads.index(head)): partial(
-            _head, text, summary, named.get((layer, head)), other_heads.get((layer, head))
+        (layers.index(ref.layer), heads.index(ref.head)): partial(
+            _head, text, summary, named.get(ref), other_heads.get(ref)
         )
-        for layer, head in {**other_heads, **named}
+        for ref in {**other_heads, **named}
     }
     return SavedText(lambda: with_roles(_scene(report, text, summary), roles), lambda: walks)
 
 
 def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
-    import msgspec
-
     axes = text_scene(report, text)
-    heads = [*summary.heads] if summary is not text else []
-    known = {(head.layer, head.head) for head in heads}
-    heads += [head for head in text.heads if (head.layer, head.head) not in known]
-    every = text_scene(report, msgspec.structs.replace(summary, heads=heads))
+    heads = [*summary.heads, *(head for head in text.heads if head.ref not in summary.heads.units)]
+    every = text_scene(report, summary, heads=heads)
     stages = set(axes.stages) if any(head.stages for head in text.heads) else set(every.stages)
     chosen = next((head for head in text.heads if head.chosen), text.heads[0])
     return replace(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from attnscope.findings.run import HeadReport
+from attnscope.findings.heads import HeadReport
 from attnscope.studies.screens.contributors import MEASURES
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import column_texts

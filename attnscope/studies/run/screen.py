@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
-from attnscope.findings.run import HeadReport, Pooled, Report, TextReport
+from attnscope.findings.heads import HeadReport, Pooled
+from attnscope.findings.run import Report, TextReport
 from attnscope.studies.rollout.screen import present_rollouts
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import brief, contributors, fitted, generated
@@ -189,7 +190,7 @@ def _not_shown(what: str, stages: list[Panel], settings: DisplaySettings) -> lis
 
 def shown_heads(text: TextReport) -> list[HeadReport]:
     """Return the heads to show; beside spans, which average all heads, only those that the user selected."""
-    return text.heads if text.spans is None else [head for head in text.heads if head.chosen is None]
+    return [head for head in text.heads if text.spans is None or head.chosen is None]
 
 
 def _are_maps(text: TextReport) -> bool:

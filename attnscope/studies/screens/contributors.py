@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
-from attnscope.findings.run import HeadReport, TextReport, Top
+from attnscope.findings.heads import HeadReport, Top
+from attnscope.findings.run import TextReport
 from attnscope.studies.screens.stages import weight_digits
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import Digits, digits_for
@@ -25,11 +26,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
     top = head.top
     left_out = f", without {' and '.join(top.left_out)}" if top.left_out else ""
     title = Span("top contributors", "bold"), Span(f"  by {MEASURES.get(top.by, top.by)}{left_out}", "dim")
-    measures = {"weight": top.weight}
-    if not top.value.size or np.isfinite(top.value).any():  # given weights and queries may come without values
-        measures["value"] = top.value
-    if top.projected is not None:
-        measures["projected"] = top.projected
+    measures = top.measures
     digits = [digits_for(m, settings.precision) for m in measures.values()]
     digits[0] = weight_digits(top.weight, settings.precision + 1, settings)
     ranked = measures.get(top.by, top.weight)
@@ -131,7 +128,8 @@ def _sum_text(total: float, digits: Digits) -> str:
 
 
 def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[Bar]:
-    remarks = _remarks(top.weight[r], top.value[r] if top.projected is None else top.projected[r])
+    content = next(numbers for numbers in (top.projected, top.value, top.weight) if numbers is not None)
+    remarks = _remarks(top.weight[r], content[r])
     return [
         Bar(key, float(bars[k]), [d.text(float(m[r, k])) for m, d in zip(measures, digits, strict=True)], remarks[k])
         for k, key in enumerate(top.keys[r].tolist())

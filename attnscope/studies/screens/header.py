@@ -9,9 +9,10 @@ import numpy as np
 from msgspec import structs
 
 from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
+from attnscope.findings.heads import STAGES, HeadReport
 from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import ROW_STATISTICS, Means
-from attnscope.findings.run import STAGES, HeadReport, Report, TextReport
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import Token, continues, describe_unknown
 from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
 from attnscope.request.masks.terms import Own

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnscope.findings.arrays import Floats
-from attnscope.findings.run import HeadReport, Pooled, TextReport
+from attnscope.findings.heads import HeadReport, Pooled
+from attnscope.findings.run import TextReport
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import column_texts, digits_for
 from attnscope.views.parts import GAP, Bar, Bars, Column, Table, ViewPart, WeightMap, paragraph

@@ -3,7 +3,8 @@
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
-from attnscope.findings.run import STAGES, HeadReport, TextReport
+from attnscope.findings.heads import STAGES, HeadReport
+from attnscope.findings.run import TextReport
 from attnscope.views.axes import Axis, dim_axis, source_kind, token_axis, with_sink
 from attnscope.views.numbers import NOT_ALLOWED, Digits, digits_for, small_cells, texts
 from attnscope.views.parts import Panel

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from attnscope.findings.heads import HeadReport
 from attnscope.findings.merge_pieces import TextWords
-from attnscope.findings.run import HeadReport, TextReport
+from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token, group_words, spell_word
 from attnscope.studies.screens.contributors import LITTLE, rest_of, weight_heading
 from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits

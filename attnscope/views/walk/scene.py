@@ -12,7 +12,8 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import Floats, Matrix
-from attnscope.findings.run import HeadRef, Pooled, Report
+from attnscope.findings.heads import HeadRef, Pooled
+from attnscope.findings.run import Report
 from attnscope.findings.tokens import LeftOut
 from attnscope.views.axes import Axis
 from attnscope.views.scales import pool_largest

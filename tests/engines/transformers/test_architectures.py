@@ -6,7 +6,7 @@ import torch
 import transformers as hf
 
 from attnscope.checkpoints.families import FAMILIES
-from attnscope.findings.run import STAGES, HeadReport
+from attnscope.findings.heads import STAGES, HeadReport
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, WORDS
 from tests.helpers.transformers_runs import SOURCE, run
 

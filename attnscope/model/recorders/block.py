@@ -1,0 +1,70 @@
+"""One block of arrays for all units of a pass, of which every recorder fills its own units."""
+
+from threading import Lock
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Larger arrays, in bytes, are copied from a device one by one, since joining them would take their memory again.
+_JOINED = 1 << 26
+_ALIGNED = 8  # bytes
+
+
+class MakeArray(Protocol):
+    """Makes an array of a recorder, (B, units, …), filled with one value."""
+
+    def __call__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        device: torch.device,
+        fill: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor: ...
+
+
+def own_array(
+    name: str, shape: tuple[int, ...], device: torch.device, fill: float = 0.0, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Make an array for a recorder that is alone; see MakeArray."""
+    return torch.full(shape, fill, dtype=dtype, device=device)
+
+
+class Block:
+    """The arrays of a pass by name, each with the axes text and unit in front, (B, units, …)."""
+
+    def __init__(self, n_units: int) -> None:
+        self._n_units = n_units
+        self._making = Lock()
+        self.arrays: dict[str, Tensor] = {}
+
+    def array(
+        self,
+        units: slice,
+        name: str,
+        shape: tuple[int, ...],
+        device: torch.device,
+        fill: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """Return some units of an array; those of all units are made when the first are requested; see MakeArray."""
+        with self._making:
+            if name not in self.arrays:
+                self.arrays[name] = own_array(name, (shape[0], self._n_units, *shape[2:]), device, fill, dtype)
+        return self.arrays[name][:, units]
+
+    def to_cpu(self) -> None:
+        """Move all arrays to the CPU, small ones in a single copy, because each copy waits."""
+        small = {name: array for name, array in self.arrays.items() if array.nbytes <= _JOINED}
+        bytes_of = [array.reshape(-1).view(torch.uint8) for array in small.values()]
+        joined = torch.cat([F.pad(part, (0, -len(part) % _ALIGNED)) for part in bytes_of]).cpu() if small else None
+        start = 0
+        for name, array in self.arrays.items():
+            if joined is None or name not in small:
+                self.arrays[name] = array.cpu()
+                continue
+            end = start + array.nbytes
+            self.arrays[name] = joined[start:end].view(array.dtype).view(array.shape)
+            start = end + -end % _ALIGNED
