@@ -12,7 +12,19 @@ from attnscope.findings.tables import Table
 EXPLAIN_SCHEMA = "attnscope.explain/1"
 # A step of the arithmetic; `key` is that of the cells in depth.
 Step = Literal[
-    "embedding", "embedding norm", "norm", "query", "key", "position", "parts", "scaled", "weights", "output"
+    "embedding",
+    "embedding norm",
+    "norm",
+    "query",
+    "key",
+    "position",
+    "parts",
+    "scaled",
+    "weights",
+    "output",
+    "value",
+    "norm of the residual",
+    "layer output",
 ]
 _OfKeys = Annotated[Floats, along("key")]
 
@@ -64,6 +76,24 @@ class ArithmeticCheck(msgspec.Struct, frozen=True):
     def holds(self) -> bool:
         """Whether they differ only by rounding."""
         return self.difference <= self.tolerance
+
+
+class SoftmaxEffects(msgspec.Struct, frozen=True):
+    """What scale and mask do to the row's softmax; numbers of all allowed keys, and of the sink if there is one.
+
+    Attributes:
+        spread: Standard deviation of q·k.
+        scaled_spread: The same after the scale.
+        entropy: Entropy of the weights, in bits.
+        unscaled_entropy: Entropy that they would have without the scale, in bits.
+        masked_after: Sum of the weights if the mask were applied after the softmax; None if the mask forbids no key.
+    """
+
+    spread: float
+    scaled_spread: float
+    entropy: float
+    unscaled_entropy: float
+    masked_after: float | None = None
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -206,6 +236,9 @@ class Explanation(TextFindings, frozen=True):
         notes: What was left out or shortened.
         sink: The sink's part of the softmax; None if the model has none, or in a fully masked row.
         layer_mask: The mask that was used in this layer; None if `mask.used` holds for every layer.
+        effects: What scale and mask do to the softmax; None in a fully masked row.
+        rest_of_layer: What follows attention: all heads after the output projection, the residual stream, norms, the
+            MLP and the layer's output; empty if that is not known.
         schema: Name and version of this format.
     """
 
@@ -235,6 +268,8 @@ class Explanation(TextFindings, frozen=True):
     notes: list[str] = []
     sink: Sink | None = None
     layer_mask: str | None = None
+    effects: SoftmaxEffects | None = None
+    rest_of_layer: Annotated[list[Vector], along(filled=False)] = []
     schema: str = EXPLAIN_SCHEMA
 
     def axis_lengths(self) -> dict[str, int]:

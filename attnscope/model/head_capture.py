@@ -36,13 +36,15 @@ class LayerModules:
     k_norm: nn.Module | None
     queries: Callable[[Tensor], Tensor] = lambda projected: projected  # queries, (1, T, H·E), of the output of `q`
     keys: Callable[[Tensor], Tensor] = lambda projected: projected  # keys, (1, K, G·E), of the output of `k`
+    whole_block: nn.Module | None = None  # our own block of the layer; None for a layer of another engine
 
 
 def modules_of(stack: Stack, layer: int) -> LayerModules:
     """Return the modules of our own stack."""
     attention = attention_of(stack, layer)
     blocks = list(stack.blocks)[: layer + 1]
-    return LayerModules(stack, stack.embed.norm, blocks, attention.q, attention.k, attention.q_norm, attention.k_norm)
+    modules = attention.q, attention.k, attention.q_norm, attention.k_norm
+    return LayerModules(stack, stack.embed.norm, blocks, *modules, whole_block=blocks[-1])
 
 
 class RowCapture(Recorder):
@@ -68,6 +70,11 @@ class RowCapture(Recorder):
         self.rotation: Rotation | None = None
 
     needs_scores = needs_masked = True  # every stage is shown
+
+    @property
+    def sees_keys(self) -> bool:
+        """Whether the mask allows the query any key."""
+        return bool(np.isfinite(self.captured["masked"]).any())
 
     def score_range(self) -> tuple[int, int] | None:
         """Ask for the raw scores of every key, allowed or not."""
@@ -118,6 +125,7 @@ class HeadCapture(RowCapture):
         self._modules, self._config = modules, modules.stack.config
         self.group = head // (self._config.n_heads // self._config.n_kv_heads)
         self.sources: Tensor | None = None
+        self.length = 0  # tokens of the text
 
     def key_input(self, key: int) -> Numbers:
         """Return the hidden state that a key is projected from, (D,)."""
@@ -141,13 +149,41 @@ class HeadCapture(RowCapture):
                 handles.append(norm.register_forward_hook(in_this_thread(self._normed(name, heads, rows, head))))
         return listening(handles)
 
+    def capturing_rest(self) -> AbstractContextManager[None]:
+        """Capture what follows attention in our own block, while it runs to its output."""
+        block = self._modules.whole_block
+        assert block is not None
+        names = {"attention": "attention", "norm_attention_out": "attention_normed", "norm_mlp_out": "mlp_normed"}
+        modules = dict(block.named_children())
+        handles = [block.register_forward_hook(in_this_thread(self._rows_of("layer_output")))]
+        for module, name in names.items():
+            if module in modules and not isinstance(modules[module], nn.Identity):
+                handles.append(modules[module].register_forward_hook(in_this_thread(self._rows_of(name))))
+        if "mlp" in modules:
+            handles.append(modules["mlp"].register_forward_hook(in_this_thread(self._rows_of("mlp", "mlp_input"))))
+        return listening(handles)
+
+    def _rows_of(self, name: str, of_input: str | None = None) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+        """Take the query's row of a module's output, and of its input, if the module sees all rows at once."""
+
+        def listen(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            if output is None or output.shape[1] != self.length:
+                return
+            self._store(name, output[0, self.query])
+            if of_input is not None:
+                self._store(of_input, given[0][0, self.query])
+
+        return listen
+
     def _embedded(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if "embedded" not in self.captured:
             # Under cross-attention the context is embedded second.
             self._store("embedded", first_argument(module, args, kwargs)[1][0, self.query])
 
     def _stream(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        row = _to_float64(first_argument(module, args, kwargs)[1][0, self.query])[None]
+        stream = first_argument(module, args, kwargs)[1]
+        self.length = stream.shape[1]
+        row = _to_float64(stream[0, self.query])[None]
         self.captured["stream"] = np.concatenate([self.captured["stream"], row]) if "stream" in self.captured else row
 
     def _projected(
@@ -204,17 +240,18 @@ def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]
 
 
 def projection(stack: Stack, layer: int, letter: str, head: int) -> tuple[Numbers, Numbers | None]:
-    """Return the rows of W_q or W_k (`letter`), (E, D), and of its bias, (E,), of one query or key/value head."""
-    attention, width = attention_of(stack, layer), stack.config.d_head
-    module = attention.q if letter == "q" else attention.k
+    """Return the rows of W_q, W_k or W_v (`letter`), (E, D), and of its bias, (E,), of one query or key/value head."""
+    attention = attention_of(stack, layer)
+    width = stack.config.d_value if letter == "v" else stack.config.d_head
+    module = {"q": attention.q, "k": attention.k, "v": attention.v}[letter]
     rows = slice(head * width, (head + 1) * width)
     with stack.weights.holding(layer):
         return _to_float64(module.weight[rows]), None if module.bias is None else _to_float64(module.bias[rows])
 
 
-def norm_parameters(stack: Stack, layer: int | None) -> tuple[Numbers, Numbers | None]:
-    """Return weight and bias, (D,) each, of the norm before a layer's attention, or of the embedding's norm (None)."""
-    module = stack.embed.norm if layer is None else stack.blocks[layer].get_submodule("norm_attention")
+def norm_parameters(stack: Stack, layer: int | None, name: str = "norm_attention") -> tuple[Numbers, Numbers | None]:
+    """Return weight and bias, (D,) each, of a layer's norm, or of the embedding's norm (None)."""
+    module = stack.embed.norm if layer is None else stack.blocks[layer].get_submodule(name)
     with stack.weights.holding(layer):
         named = {name: _to_float64(parameter) for name, parameter in module.named_parameters()}
     return named["weight"], named.get("bias")

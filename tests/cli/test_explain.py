@@ -33,9 +33,10 @@ def test_a_walk_from_top_to_bottom(capsys):
         "4  scaled: × 0.3536; then masked",
         "5  weights: softmax",
         "6  output: the weighted sum of the values",
-        "7  in one line",
+        "7  the rest of the layer",
+        "8  in one line",
     ]
-    assert out.count("check: ") == 8
+    assert out.count("check: ") == 11
     assert "DOES NOT HOLD" not in out
 
 
@@ -76,7 +77,7 @@ def test_files(capsys, tmp_path):
         assert run(capsys, TEXT, "--query", "bank", *STACK, "--output", str(target), "--quiet")[0] == 0
         assert target.stat().st_size > 1000
     assert json.loads((tmp_path / "out.json").read_text())["schema"] == "attnscope.explain/1"
-    assert "7  in one line" in (tmp_path / "out.txt").read_text()
+    assert "8  in one line" in (tmp_path / "out.txt").read_text()
 
 
 @pytest.mark.parametrize(

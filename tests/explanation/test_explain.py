@@ -94,6 +94,32 @@ def test_a_norm_names_the_vector_above_it(options, said):
     assert walk(**options).inputs[-1].formula.startswith(said)
 
 
+@pytest.mark.parametrize("query", ["1", "5"])
+def test_what_scale_and_mask_do_to_the_softmax(query):
+    e = walk(query=query)
+    scores, scaled = e.row.scores.astype(float), e.row.scaled.astype(float)
+    allowed = np.arange(len(scores)) <= int(query)
+
+    def softmax(row):
+        return np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+
+    def bits(weights):
+        return -sum(weight * np.log2(weight) for weight in weights if weight > 0)
+
+    assert e.effects.spread == pytest.approx(scores[allowed].std(), rel=1e-5)
+    assert e.effects.scaled_spread == pytest.approx(e.scale * scores[allowed].std(), rel=1e-5)
+    assert e.effects.entropy == pytest.approx(bits(e.row.weights[allowed]), abs=1e-5)
+    assert e.effects.unscaled_entropy == pytest.approx(bits(softmax(scores[allowed])), abs=1e-5)
+    assert e.effects.masked_after == pytest.approx(softmax(scaled)[allowed].sum(), rel=1e-5)
+    window = walk(query=query, window=2)
+    assert window.effects == e.effects
+
+
+def test_a_mask_that_forbids_nothing_loses_nothing():
+    assert walk(query="9").effects.masked_after is None
+    assert walk(config=None).effects.masked_after is None
+
+
 def test_one_text_at_a_time():
     with pytest.raises(UsageError, match="2 texts; explain takes one"):
         explain(requested((TextInput("a b"), TextInput("c d")), config="causal", query="0"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from attnscope.findings.heads import STAGES
@@ -60,6 +61,27 @@ def assert_agrees(e, head):
     best = int(head.top.keys[0, 0])
     assert e.row.weights[best] == head.top.weight[0, 0]
     assert e.row.weights[best] * e.row.value_norms[best] == pytest.approx(head.top.value[0, 0], rel=1e-6)
+
+
+def test_the_layers_output_is_that_of_transformers(request, folder):
+    """Attention, residual, norms and MLP: the state after layer 1, which is not the last."""
+    row = request.node.callspec.params["folder"]
+    session = Session((TextInput(TEXT),))
+    e, _ = both(session, model=folder, layer="1", head="0", query=str(QUERY))
+    model = row.model.from_pretrained(folder).eval()
+    model = getattr(model, model.base_model_prefix, model)
+    ids = torch.tensor([[token.id for token in e.tokens]])
+    with torch.inference_mode():
+        states = model(ids, output_hidden_states=True).hidden_states
+    output = e.rest_of_layer[-1]
+    assert output.name == "output"
+    np.testing.assert_allclose(output.values, states[2][0, QUERY].numpy(), atol=2e-5, rtol=2e-5)
+    residual = next(vector for vector in e.rest_of_layer if vector.name == "residual")
+    attention = next(vector for vector in e.rest_of_layer if vector.name in ("attention", "normed"))
+    assert residual.origin.startswith("the layer's input + ")
+    assert np.linalg.norm(attention.values) > 0
+    assert "value" in {check.name for check in e.checks}
+    assert not failed(e)
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2])

@@ -21,6 +21,9 @@ def made(name, folder):
     return model, hf.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
 
 
+ONLY_NATIVE = ("value", "norm of the residual", "layer output")  # of modules that only our own blocks have
+
+
 def assert_same(one, other):
     """Every number, to float32 rounding after some layers."""
     for name in ("inputs", "query_steps"):
@@ -36,7 +39,8 @@ def assert_same(one, other):
     for name in ("text", "tokens", "query", "layer", "head", "group", "scale", "softcap", "bias", "keys"):
         assert getattr(one, name) == getattr(other, name)
     assert (one.layer_mask or one.mask.used) == (other.layer_mask or other.mask.used)
-    assert [check.name for check in one.checks] == [check.name for check in other.checks]
+    ours = [check.name for check in other.checks if check.name not in ONLY_NATIVE]
+    assert [check.name for check in one.checks if check.name not in ONLY_NATIVE] == ours
     assert [(cell.key, len(cell.parts)) for cell in one.cells] == [(cell.key, len(cell.parts)) for cell in other.cells]
 
 

@@ -18,6 +18,8 @@ CAPTURE = "attnscope.model.head_capture"
 _parts, _projection, _rotate = head_capture.embedding_parts, head_capture.projection, arithmetic.rotate
 _norm_of, _exponentials, _softmax = head_capture.norm_parameters, arithmetic.exponentials, tile_stages._softmax
 
+LATER = {"value", "norm of the residual", "layer output"}  # what is made by the same code after the planted bug
+
 
 def _scaled(*, scale=True, cap=True, bias=True):
     """The arithmetic from scores to scaled, with a step forgotten."""
@@ -100,13 +102,13 @@ def test_a_planted_bug_fails_its_check(folders, monkeypatch, row, target, bug, c
     assert failed(_explain(folders[row])) == set()
     monkeypatch.setattr(target, bug)
     e = _explain(folders[row])
-    assert failed(e) == {check}
+    assert failed(e) - LATER == {check}
     assert e.check(check).difference > 1000 * e.check(check).tolerance
 
 
 def test_a_key_head_of_another_group_fails(folders, monkeypatch):
     monkeypatch.setattr(AttentionInputs, "group", lambda inputs, heads: heads % inputs.k.shape[1] ^ 1)
-    assert failed(_explain(folders["llama"])) == {"position"}
+    assert failed(_explain(folders["llama"])) - LATER == {"position"}
 
 
 def test_weights_and_output_that_are_not_those_of_the_row_fail(folders, monkeypatch):

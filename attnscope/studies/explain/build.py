@@ -5,7 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.findings.explain import ArithmeticCheck, ExplainedCell, Explanation, Rest, Row, Sink
+from attnscope.findings.explain import (
+    ArithmeticCheck,
+    ExplainedCell,
+    Explanation,
+    Rest,
+    Row,
+    Sink,
+    SoftmaxEffects,
+    Vector,
+)
 from attnscope.model.head_capture import RowCapture
 from attnscope.request.run_config import RunConfig
 from attnscope.run.text_plan import TextPlan
@@ -18,9 +27,19 @@ Softmax = tuple[Numbers, float, float] | None  # exponentials, their maximum and
 
 
 def build(
-    run: RunConfig, text_plan: TextPlan, capture: RowCapture, origin: ModelOrigin | GivenOrigin, about: dict[str, Any]
+    run: RunConfig,
+    text_plan: TextPlan,
+    capture: RowCapture,
+    origin: ModelOrigin | GivenOrigin,
+    about: dict[str, Any],
+    rest_of_layer: tuple[list[Vector], list[ArithmeticCheck]],
 ) -> Explanation:
-    """Return the whole explanation; `about` are its fields that are no numbers of the head."""
+    """Return the whole explanation.
+
+    Args:
+        about: Its fields that are no numbers of the head.
+        rest_of_layer: What follows attention in the layer, with its checks.
+    """
     captured, spec, head = capture.captured, capture.spec, capture.head
     assert spec is not None and capture.group is not None
     cells = _cells(run, text_plan, captured, origin)
@@ -61,9 +80,43 @@ def build(
         blend=blend.astype(np.float32),
         output=output.astype(np.float32),
         projected=projected,
-        checks=[*origin.checks(cells), *_row_checks(captured, spec.scale, spec.softcap, cells, softmax)],
+        checks=[
+            *origin.checks(cells),
+            *_row_checks(captured, spec.scale, spec.softcap, cells, softmax),
+            *rest_of_layer[1],
+        ],
         sink=sink,
+        effects=None if softmax is None else _effects(captured, spec.scale, spec.softcap),
+        rest_of_layer=rest_of_layer[0],
     )
+
+
+def _effects(captured: Captured, scale: float, softcap: float | None) -> SoftmaxEffects:
+    """Return what the scale does to spread and entropy, and what a mask after the softmax would leave."""
+    allowed = np.isfinite(captured["masked"])
+    extra = captured["sink"][:1] if "sink" in captured else np.zeros(0)
+    times_scale, _, _ = arithmetic.scaled(captured["scores"], scale, softcap, captured.get("bias"))
+    _, _, unscaled = arithmetic.scaled(captured["scores"], 1.0, softcap, captured.get("bias"))
+    everywhere = _softmax(np.append(captured["scaled"], extra))[: len(allowed)]
+    return SoftmaxEffects(
+        spread=float(captured["scores"][allowed].std()),
+        scaled_spread=float(times_scale[allowed].std()),
+        entropy=_entropy(_softmax(np.append(captured["masked"][allowed], extra))),
+        unscaled_entropy=_entropy(_softmax(np.append(unscaled[allowed], extra))),
+        masked_after=None if allowed.all() else float(everywhere[allowed].sum()),
+    )
+
+
+def _softmax(logits: Numbers) -> Numbers:
+    powers: Numbers = np.exp(logits - logits.max())
+    powers /= powers.sum()
+    return powers
+
+
+def _entropy(weights: Numbers) -> float:
+    """Return the entropy in bits."""
+    positive = weights[weights > 0]
+    return float(-(positive * np.log2(positive)).sum())
 
 
 def _steps(captured: Captured, letter: str, at: int | None = None) -> dict[str, Numbers]:

@@ -51,7 +51,7 @@ class ModelOrigin:
             origins = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
             vectors = [vector("residual", origin, values) for origin, values in zip(origins, stream, strict=True)]
         if c.norm_order in ("pre", "sandwich") and c.norm != "none":
-            vectors.append(vector("normed", _norm_made(c, vectors[-1].name, stream[-1]), self._captured["x"]))
+            vectors.append(vector("normed", norm_made(c, vectors[-1].name, stream[-1]), self._captured["x"]))
         return vectors
 
     def _embedded(self) -> list[Vector]:
@@ -67,7 +67,7 @@ class ModelOrigin:
         if len(vectors) > 1:
             vectors.append(vector("sum", " + ".join(self._embedding), self._captured["embedded"]))
         if c.embedding_norm and c.norm != "none":
-            made = _norm_made(c, vectors[-1].name, self._captured["embedded"])
+            made = norm_made(c, vectors[-1].name, self._captured["embedded"])
             vectors.append(vector("embedding", made, self._captured["stream"][0]))
         return vectors
 
@@ -94,7 +94,19 @@ class ModelOrigin:
             rows = np.stack(list(self._embedding.values()))
             formula, sizes = f"{' + '.join(self._embedding)} = sum", np.abs(rows).sum(0)
             checks.append(check("embedding", formula, rows.sum(0), self._captured["embedded"], sizes, self._dtype))
-        return [*checks, *self._norms(), *self._projections([cell.key for cell in cells]), self._positions()]
+        keys = [cell.key for cell in cells]
+        return [*checks, *self._norms(), *self._projections(keys), self._positions(), *self.value_check(keys)]
+
+    def value_check(self, keys: list[int]) -> list[ArithmeticCheck]:
+        """Check the values of these keys; none for another engine, whose projection is not in the stack."""
+        capture = self._capture
+        if "attention" not in self._captured:
+            return []
+        weight, bias = head_capture.projection(self._stack, capture.layer, "v", capture.group or 0)
+        projected = [arithmetic.project(capture.key_input(key), weight, bias) for key in keys]
+        again, sizes = (np.stack(part) for part in zip(*projected, strict=True))
+        formula = f"W_v x{' + b' if bias is not None else ''} = v"
+        return [check("value", formula, again, self._captured["v"][keys], sizes, self._dtype)]
 
     def _norms(self) -> list[ArithmeticCheck]:
         c, captured, layer, checks = self._config, self._captured, self._capture.layer, list[ArithmeticCheck]()
@@ -140,7 +152,7 @@ class ModelOrigin:
         return check("position", formula, np.vstack((q, k)), held, 2 * np.abs(held), self._dtype)
 
 
-def _norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
+def norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
     """Describe what a norm does to this vector, with its numbers; queries are computed from `x`."""
     weight = "(1 + weight)" if config.norm_plus_one else "weight"
     if config.norm == "layernorm":

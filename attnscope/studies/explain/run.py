@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from msgspec.structs import replace
 
 from attnscope.base.errors import TEXTS_FILE, UsageError, arg, listed
-from attnscope.findings.explain import Explanation
+from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
 from attnscope.findings.tokens import spell_piece
 from attnscope.request.run_config import RunConfig
 from attnscope.run.plan import RunPlan, fit_to_memory, make_plan
@@ -46,6 +46,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     from attnscope.model.head_capture import HeadCapture, RowCapture
     from attnscope.studies.explain.build import build
     from attnscope.studies.explain.origins import GivenOrigin, ModelOrigin
+    from attnscope.studies.explain.rest_of_layer import rest_of_layer
 
     batch, engine = prepare(plan, model, device)
     (unit,) = select_heads(plan, batch, engine, HeadChoice(model), session.on_progress).units
@@ -56,8 +57,15 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     with capture.capturing() if isinstance(capture, HeadCapture) else nullcontext():
         engine.forward(batch, {layer: [capture]}, lambda done, total: session.on_progress("attending", done, total))
     origin: ModelOrigin | GivenOrigin = GivenOrigin(capture)
+    rest: tuple[list[Vector], list[ArithmeticCheck]] = ([], [])
     if isinstance(capture, HeadCapture) and modules is not None:
         origin = ModelOrigin(run.dtype, text_plan, modules.stack, capture, batch.tokens.ids)
+        own_block = modules.whole_block is not None and batch.context is None and run.what_if == "stack"
+        if own_block and not model.stream and capture.sees_keys:
+            # A pass of its own: one that also needs the layer's output sums the scores in another order than run does.
+            with capture.capturing_rest():
+                engine.run_blocks(batch, layer, lambda *_block: None)
+            rest = rest_of_layer(modules.stack, capture, run.dtype)
     if capture.spec is not None and capture.spec.mask.changes_scores is not None:
         raise _changed_scores()
     mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
@@ -73,7 +81,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         "notes": text_plan.notes,
         "chosen": unit.chosen,
     }
-    return build(run, text_plan, capture, origin, about)
+    return build(run, text_plan, capture, origin, about, rest)
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:

@@ -52,6 +52,7 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
     yield from _scaled(e, axis, settings)
     yield from _weights(e, axis, settings)
     yield from _output(e, axis, settings)
+    yield from _rest_of_layer(e, settings)
     yield from _cells(e, settings)
     yield GAP
     yield notes(e.notes)
@@ -120,6 +121,14 @@ def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
     yield from _title(4, f"scaled: {', '.join(steps)}; then masked", mask)
     yield from scaled_parts(e, axis, settings)
     yield from _check(e.check("scaled"))
+    if e.effects is not None and e.row.masked.size > 1:
+        spread, scaled = (number_text(x, settings.precision) for x in (e.effects.spread, e.effects.scaled_spread))
+        bits, without = (number_text(x, 2) for x in (e.effects.entropy, e.effects.unscaled_entropy))
+        text = (
+            f"the scale narrows the scores' spread from {spread} to {scaled} (standard deviation); without it, the "
+            f"weights would have {without} bits of entropy instead of {bits}"
+        )
+        yield _say(text, "dim")
 
 
 def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -130,6 +139,9 @@ def _weights(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[
         return
     yield softmax_grid(e, axis, settings)
     yield from _check(e.check("weights"))
+    if e.effects is not None and e.effects.masked_after is not None:
+        total = number_text(e.effects.masked_after, settings.precision)
+        yield _say(f"a mask after the softmax would leave a row that sums to {total}", "dim")
 
 
 def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -138,6 +150,7 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
     caption = ours("each value vector v × its weight α, added up", "dim")
     yield from _title(6, "output: the weighted sum of the values", caption)
     yield blend_grid(e, axis, settings)
+    yield from _check(e.check("value"))
     if e.sink is not None:
         share = number_text(e.sink.weight, settings.precision)
         yield _say(f"the sink's {share} adds nothing: the sink has no value vector", "dim")
@@ -147,10 +160,21 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
         yield _vector(e.projected, settings)
 
 
+def _rest_of_layer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Show what follows attention in the layer."""
+    if not e.rest_of_layer:
+        return
+    yield from _title(7, "the rest of the layer", ours("what all heads write, the residual stream, and the MLP", "dim"))
+    for vector in e.rest_of_layer:
+        yield _vector(vector, settings)
+    yield from _check(e.check("norm of the residual"))
+    yield from _check(e.check("layer output"))
+
+
 def _cells(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Show each cell's way from score to contribution, on one line."""
     if not e.fully_masked:
-        yield from _title(7, "in one line", ())
+        yield from _title(8 if e.rest_of_layer else 7, "in one line", ())
         for cell in e.cells:
             yield in_one_line(e, cell, settings)
 

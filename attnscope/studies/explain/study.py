@@ -23,8 +23,8 @@ STUDY = Study(
         """Explain the attention of one token, step by step.
 
         Shows the model's own numbers: what enters the layer, the query and every key, the dot products and the
-        dimensions that contribute most to the largest, scale, mask, softmax, and the weighted sum of the values. Every
-        step is recomputed and compared with the model.
+        dimensions that contribute most to the largest, scale, mask, softmax, the weighted sum of the values, and the
+        rest of the layer. Every step is recomputed and compared with the model.
         """,
         """
         attnscope explain "The bank by the river" --query bank

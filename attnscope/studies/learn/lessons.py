@@ -233,7 +233,7 @@ def _output(m: Material) -> list[LessonStep]:
         ),
         LessonStep(
             "Values can cancel, so the output is never longer than its parts together.",
-            f"‖output‖ = {_say(np.linalg.norm(blend))}; the parts' lengths sum to {_say(contributions.sum())}",
+            f"‖output‖ = {_say(float(np.linalg.norm(blend)))}; the parts' lengths sum to {_say(contributions.sum())}",
             "How long would the output be if all values pointed the same way?",
             *_amounts(float(contributions.sum()), float(np.linalg.norm(blend)), float(norms.sum())),
             f"{_say(contributions.sum())}, the sum of the lengths.",

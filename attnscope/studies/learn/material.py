@@ -158,7 +158,8 @@ def _check(explanation: Explanation) -> None:
 def softmax(values: Numbers) -> Numbers:
     """Return the softmax of a row; 0 where a value is −inf."""
     powers: Numbers = np.exp(values - values.max())
-    return powers / powers.sum()
+    powers /= powers.sum()
+    return powers
 
 
 def entropy(weights: Numbers) -> float:
