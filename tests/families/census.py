@@ -34,7 +34,7 @@ from tests.helpers.watched_attention import WatchedAttention
 
 TABLE = Path(__file__).parent.parent.parent / "docs" / "architectures.md"
 TEXT, SHORT = "the bank by the river was old", "the river"
-TOLERANCE = 1e-5
+TOLERANCE = 3e-5  # of float32 after layers of large random weights
 _SECONDS = 120  # that one type may take
 _MOST_PARAMETERS = 5_000_000
 VOCAB = 128

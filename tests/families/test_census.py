@@ -8,7 +8,7 @@ from attnscope.model.inputs import AttentionInputs
 from tests.families.census import MEASURES, TABLE, Finding, document, examine, examine_apart
 
 
-@pytest.mark.parametrize("model_type", ["llama", "bamba", "gemma3"])
+@pytest.mark.parametrize("model_type", ["llama", "bamba", "recurrent_gemma", "gemma3"])
 def test_a_type_is_right_in_every_measure(model_type: str) -> None:
     finding = examine(model_type)
     assert (finding.verdict, finding.reason) == ("right", "")

@@ -281,7 +281,8 @@ class TransformersContinuation:
             inputs["position_ids"] = torch.arange(self._seen, longer, device=tokens.real.device)[None]
         with torch.inference_mode(), capturing(session):
             result = self._loaded.predicting(**inputs, **{self._cache_name: self._cache}, use_cache=True)
-        self._cache, self._seen = getattr(result, self._cache_name), tokens.ids[0].shape[1]
+        self._cache = getattr(result, self._cache_name, None)
+        self._seen = 0 if self._cache is None else longer  # without a cache to hand on, the whole text runs again
         logits: Tensor = result.logits[0, -1].float()
         return logits
 
