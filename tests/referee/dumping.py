@@ -178,7 +178,10 @@ def _records(path: Path) -> Iterator[Json]:
         yield record
 
 
-_AXES_FIRST = {"top": 1, "rows": 1, "columns": 1, "spans.sink": 1, "stages.output": 1, "span_effects": 0}
+_AXES_FIRST = {
+    "top": 1, "rows": 1, "columns": 1, "spans.sink": 1, "stages.output": 1, "span_effects": 0, "pooled.queries": 0,
+    "pooled.keys": 0,
+}  # fmt: skip
 
 
 def _of_shard(arrays: dict[str, Any], record: Json) -> Iterator[tuple[str, Any]]:
