@@ -272,6 +272,11 @@ class Explanation(TextFindings, frozen=True):
     rest_of_layer: Annotated[list[Vector], along(filled=False)] = []
     schema: str = EXPLAIN_SCHEMA
 
+    @property
+    def head_width(self) -> int:
+        """Numbers in a query and a key."""
+        return int(self.key_vectors.shape[1])
+
     def axis_lengths(self) -> dict[str, int]:
         """Return the lengths of axes; the blend of a fully masked row is empty."""
         return (

@@ -141,6 +141,7 @@ class Heads(UnitArrays, frozen=True, omit_defaults=True, kw_only=True):
         chosen: Why it is shown, if the user did not name it, such as `chosen automatically: most weight on other words
             (0.71)`.
         scale: Factor from `scores` to `scaled`.
+        head_width: Numbers in a query and a key; null if the layers of a mean differ, absent in older reports.
         softcap: c of c·tanh(x/c), applied to the scaled scores; null if the model has none.
         bias: Name of the position bias that `scaled` contains, such as `alibi`; null if there is none.
         fully_masked: Positions of the queries that may attend to nothing; their weights and output are null.
@@ -159,6 +160,7 @@ class Heads(UnitArrays, frozen=True, omit_defaults=True, kw_only=True):
     words: WordWeights | None = None
     score_mod: str | None = None
     widths: Annotated[list[int], along("unit")] | None = None
+    head_width: Annotated[list[int | None], along("unit")] | None = None
 
     def __len__(self) -> int:
         """Return the number of units."""
@@ -202,6 +204,7 @@ class HeadReport:
 
     chosen: str | None
     scale: float
+    head_width: int | None
     softcap: float | None
     bias: str | None
     stages: dict[str, Matrix]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, inf, isfinite, isnan, log10
+from math import floor, inf, isclose, isfinite, isnan, log10
 
 import numpy as np
 
@@ -118,6 +118,20 @@ def written(values: Sequence[float | None], digits: Digits, zero: str = "", none
         else zero if zero and value == 0 else digits.text(float(value))
         for value in values
     ]  # fmt: skip
+
+
+def scale_text(scale: float, width: int | None, *, reason: bool = False, digits: int = 4) -> str:
+    """Write the factor on scores: `÷ √48` where it is 1/√width (Vaswani et al., 2017), such as `× 0.11` elsewhere.
+
+    Args:
+        scale: Factor on q·k.
+        width: Numbers in a query and a key; None if that is not known.
+        reason: Whether to say what the number under the root is.
+        digits: Significant digits of other factors.
+    """
+    if width is None or width < 2 or not isclose(scale, width**-0.5, rel_tol=1e-6):
+        return f"× {scale:.{digits}g}"
+    return f"÷ √{width}{' (head width)' if reason else ''}"
 
 
 def number_text(value: float, precision: int) -> str:

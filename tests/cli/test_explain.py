@@ -30,7 +30,7 @@ def test_a_walk_from_top_to_bottom(capsys):
         "1  what enters layer 1",
         "2  query and keys",
         "3  scores: q·k",
-        "4  scaled: × 0.3536; then masked",
+        "4  scaled: ÷ √8 (head width); then masked",
         "5  weights: softmax",
         "6  output: the weighted sum of the values",
         "7  the rest of the layer",

@@ -208,8 +208,10 @@ class Checker:
             return
         stages = self.true().stages.get(self.key(), {})
         known = {name: stage[query, key] for name, stage in stages.items() if name != "output"}
-        for found in re.finditer(rf"q·k ({NUMBER}) × ({NUMBER}) = ({NUMBER}) → e\^({NUMBER}) / Σ = ({NUMBER})", text):
-            q_k, _, scaled, exponent, weight = found.groups()
+        for found in re.finditer(
+            rf"q·k ({NUMBER}) (?:× {NUMBER}|÷ √\d+) = ({NUMBER}) → e\^({NUMBER}) / Σ = ({NUMBER})", text
+        ):
+            q_k, scaled, exponent, weight = found.groups()
             self.equal(q_k, known["scores"], "q·k", 1e-4 * abs(known["scores"]))
             self.equal(scaled, known["scaled"], "scaled", 1e-4)
             self.equal(exponent, known["scaled"], "exponent", 1e-4)

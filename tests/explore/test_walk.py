@@ -47,10 +47,10 @@ def test_arithmetic_of_every_cell_is_that_of_numpy(report, source):
         scale = float(shown.scale)
         scaled = scores * scale
         weights = np.exp(scaled - scaled.max()) / np.exp(scaled - scaled.max()).sum()
-        said = re.fullmatch(r"q·k (\S+) × (\S+) = (\S+) → e\^(\S+) / Σ = (\S+)", line)
+        said = re.fullmatch(r"q·k (\S+) ÷ √(\d+) = (\S+) → e\^(\S+) / Σ = (\S+)", line)
         assert said, line
-        q_k, factor, product, exponent, weight = map(number, said.groups())
-        assert q_k == pytest.approx(scores[key], abs=0.006) and factor == pytest.approx(scale, rel=0.006)
+        q_k, width, product, exponent, weight = map(number, said.groups())
+        assert q_k == pytest.approx(scores[key], abs=0.006) and width**-0.5 == pytest.approx(scale, rel=1e-6)
         assert product == exponent == pytest.approx(scaled[key], abs=0.006)
         assert weight == pytest.approx(weights[key], abs=0.0051 if weights[key] >= 0.01 else weights[key] / 15)
         total = np.exp(cell_numbers(scene, shown, query, key).log_sum)

@@ -45,6 +45,7 @@ def stacked(heads: list[dict[str, Any]]) -> Heads:
         units=[HeadRef(head["layer"], head["head"]) for head in heads],
         chosen=column("chosen"),
         scale=column("scale"),
+        head_width=[head["head_width"] for head in heads] if heads and heads[0].get("head_width") else None,
         softcap=column("softcap"),
         bias=column("bias"),
         fully_masked=column("fully_masked"),

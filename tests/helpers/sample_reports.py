@@ -113,6 +113,7 @@ def head_report(
         fully_masked=[i for i in queries if not see[i].any()],
         top=ranked(weights[queries], norms, norms * 1.5 if projected else None, top, by),
         rows=Rows(**{name: values[queries] for name, values in asdict(rows).items() if values is not None}),
+        head_width=8,
     )
 
 

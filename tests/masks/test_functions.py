@@ -99,7 +99,7 @@ def test_every_view_names_the_functions_that_changed_scores() -> None:
         report = given.inspect(layer=0, head=1, stages="masked,weights", **options)
         assert report.data.mask.used == mask
         assert (report.data.mask.what_if is None) == (mask == given.data.mask.own)
-        assert f"masked   scores × 0.3536, changed by {functions}" in report.text(width=200)
+        assert f"masked   scores ÷ √8 (head width), changed by {functions}" in report.text(width=200)
     expected = 2 * q[1] @ k[1].T / np.sqrt(8) + 1
     assert np.allclose(given.scaled[0, 0], expected, atol=1e-5)
     report = attnscope.inspect(TEXT, score_mod=louder)
@@ -108,7 +108,7 @@ def test_every_view_names_the_functions_that_changed_scores() -> None:
     assert run_command(report.data.provenance, report.data.mask, TEXT).spell().endswith("--mask 'causal|sink:2'")
     head = walk_head(given.data.texts[0], given.data.texts[0].heads[0])
     cell = CellNumbers({"scores": 1.0, "scaled": 1.71}, True, False, None, None, None, False, None)
-    assert arithmetic(head, cell) == ["q·k 1.00 × 0.354 changed by score_mod:louder = 1.71"]
+    assert arithmetic(head, cell) == ["q·k 1.00 ÷ √8 changed by score_mod:louder = 1.71"]
 
 
 def test_rows_without_a_finite_score_are_masked() -> None:

@@ -17,8 +17,8 @@ SHARED, WIDE = "4 that share 2 key/value heads", "queries and keys 16 wide, valu
 def describe(**config):
     return Description(
         name="my\x1b[2Jmodel", family="llama", weights="trained", fingerprint="0" * 16,
-        config=ModelConfig(**SIZES | config), mask="causal", attention_scale=0.25, parameters=1234567,
-        stored_parameters=2000, dtypes={"F32": 2000}, tokenizer="BPE", tokenizer_size=50257,
+        config=ModelConfig(**SIZES | config), mask="causal", attention_scale=config.get("scale", 0.25),
+        parameters=1234567, stored_parameters=2000, dtypes={"F32": 2000}, tokenizer="BPE", tokenizer_size=50257,
         files={"a\nb.safetensors": 5 << 20}, notes=["x\x9b ignored"],
     )  # fmt: skip
 
@@ -42,7 +42,7 @@ weights      from the checkpoint
 fingerprint  0000000000000000
 layers       2, 64 wide
 heads        4 that share 2 key/value heads, queries and keys 16 wide, values 16 wide
-scores       q·k × 0.25 (1/√16)
+scores       q·k ÷ √16 (head width)
 mask         causal
 positions    none, up to 2,048 tokens
 norm         layernorm (pre), ε 1e-05
@@ -61,15 +61,15 @@ note         x\x9b ignored
 @pytest.mark.parametrize(
     ("config", "name", "line"),
     [
-        (dict(scale=0.5, softcap=50.0), "scores", "q·k × 0.25, soft-capped at 50"),
-        (dict(sinks=True), "scores", "q·k × 0.25 (1/√16), a sink in every head"),
+        (dict(scale=0.5, softcap=50.0), "scores", "q·k × 0.5, soft-capped at 50"),
+        (dict(sinks=True), "scores", "q·k ÷ √16 (head width), a sink in every head"),
         (dict(d_mlp=40), "MLP", "40 wide, gelu"),
         (
             dict(d_mlp=40, gated=True, activation="quick_gelu", glu_limit=7.0, n_experts=32, experts_per_token=4),
             "MLP",
             "40 wide, gated quick_gelu, bounded at 7; 4 of 32 experts for each token",
         ),
-        (dict(qk_norm=True), "scores", "q·k × 0.25 (1/√16), q and k normed per head"),
+        (dict(qk_norm=True), "scores", "q·k ÷ √16 (head width), q and k normed per head"),
         (dict(positions="rope"), "positions", "rope (theta 10000), of any length"),
         (
             dict(positions="rope", rope=Rope(5e5, 0.25)),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from attnscope.views.numbers import Digits, cell_text, digits_for
+from attnscope.views.numbers import Digits, cell_text, digits_for, scale_text
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,22 @@ def test_marks_stand_under_the_digit_before_the_point():
     assert digits.text(0.125).index(".") - 1 == digits.units("·").index("·")
     assert Digits(1, scientific=True).units("0") == "0"
     assert Digits(0).units("0") == "0"
+
+
+@pytest.mark.parametrize(
+    ("scale", "width", "said"),
+    [
+        (1 / 48**0.5, 48, "÷ √48"),
+        (float(np.float32(1 / 48**0.5)), 48, "÷ √48"),
+        (0.125, 64, "÷ √64"),
+        (0.1443, 48, "× 0.1443"),  # four digits of it
+        (192**-0.5, 64, "× 0.07217"),  # DeBERTa: three terms
+        (1 / 16, 128, "× 0.0625"),  # Gemma 2: another root than the heads' width
+        (1.0, 64, "× 1"),
+        (1.0, 1, "× 1"),
+        (0.125, None, "× 0.125"),
+    ],
+)
+def test_a_scale_is_the_root_of_the_width_only_where_it_is(scale, width, said):
+    assert scale_text(scale, width) == said
+    assert scale_text(scale, width, reason=True) == said + " (head width)" * said.startswith("÷")

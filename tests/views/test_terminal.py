@@ -191,9 +191,9 @@ def test_a_what_if_names_both_masks_and_what_it_changed(what_if, said, explained
 
 def test_the_masked_title_holds_the_whole_arithmetic_where_scaled_is_not_shown():
     shown = draw(bank(softcap=50.0, bias="alibi", allowed=causal, stages=("masked", "output")), 120)
-    assert "masked   scores × 0.3536, soft-capped at 50, plus ALiBi bias; · is not allowed" in shown
+    assert "masked   scores ÷ √8 (head width), soft-capped at 50, plus ALiBi bias; · is not allowed" in shown
     shown = draw(bank(stages=("scaled", "masked")), 80)
-    assert "masked   scaled; every key" in shown
+    assert "masked   scaled; all allowed" in shown
 
 
 def test_the_hint_names_only_what_is_not_on_the_screen():

@@ -30,7 +30,7 @@ export function arithmetic(head: Head, query: number, key: number): string {
   if (scores !== undefined) {
     parts.push(`${mean ? "mean " : ""}q·k ${sizedText(scores)}`);
     if (unit.scale !== null && logit !== undefined && logit !== -Infinity) {
-      parts.push(`× ${general(unit.scale, 3)}`);
+      parts.push(unit.scale);
       if (unit.softcap !== null) parts.push(`soft-capped at ${general(unit.softcap, 6)}`);
       if (unit.later) parts.push(unit.later);
       parts.push(`= ${sizedText(logit)}`);

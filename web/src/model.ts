@@ -50,7 +50,7 @@ interface Unit {
   layer: number | string;
   head: number | string;
   name: string;
-  scale: number | null;
+  scale: string | null; // such as `÷ √48`
   softcap: number | null;
   later: string;
   stages: Record<string, Source>;

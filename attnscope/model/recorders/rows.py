@@ -54,6 +54,7 @@ class RowRecorder(Recorder):
         self.sink: Tensor | None = None
         self._making = Lock()
         self.specs: dict[int, AttentionSpec] = {}
+        self.widths: dict[int, int] = {}  # numbers in a query and a key of each layer
 
     def _with_sink(self) -> Tensor:
         with self._making:
@@ -65,6 +66,7 @@ class RowRecorder(Recorder):
     def take(self, rows: RowWeights, sink: Tensor | None, fully_masked: Tensor, inputs: AttentionInputs) -> None:
         """Keep the statistics of a whole layer: `rows` and `sink` give (B, H, Q), `fully_masked` is (B, Q)."""
         self.specs[inputs.layer] = inputs.spec
+        self.widths[inputs.layer] = inputs.q.shape[-1]
         self.fully_masked[:] = fully_masked[:, None, as_slice(self.rows)]
         if sink is not None:
             self._with_sink()[:] = self.select(sink)
@@ -73,6 +75,7 @@ class RowRecorder(Recorder):
 
     def _record(self, tile: Tile, overlap: Overlap) -> None:
         self.specs[tile.inputs.layer] = tile.inputs.spec
+        self.widths[tile.inputs.layer] = tile.inputs.q.shape[-1]
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         if fully_masked is not None:
             self.fully_masked[:, overlap.index, overlap.rows] = fully_masked

@@ -114,12 +114,13 @@ def text_heads(trace: Trace, part: TextPart, *, left_out: list[LeftOut], score_m
     if not part.queries:
         arrays = {path: array for path, array in arrays.items() if not path.startswith("stages.")}
     arrays |= {"top.by": trace.record_spec.by, "top.left_out": left_out}
-    scale, softcap, bias = zip(*_scaling(trace), strict=True)
+    scale, softcap, bias, head_width = zip(*_scaling(trace), strict=True)
     widths = [trace.packed.output_widths[index] for index in trace.order]
     return Heads(
         units=unit_refs(trace),
         chosen=[unit.chosen for unit in trace.units],
         scale=list(scale),
+        head_width=list(head_width),
         softcap=list(softcap),
         bias=list(bias),
         fully_masked=[[part.queries[row] for row in np.flatnonzero(rows).tolist()] for rows in masked],
@@ -130,15 +131,17 @@ def text_heads(trace: Trace, part: TextPart, *, left_out: list[LeftOut], score_m
     )
 
 
-def _scaling(trace: Trace) -> list[tuple[float, float | None, str | None]]:
-    """Return scale, softcap and name of the bias of every unit."""
+def _scaling(trace: Trace) -> list[tuple[float, float | None, str | None, int | None]]:
+    """Return scale, softcap, name of the bias, and width of queries and keys, of every unit."""
     scaling: list[Any] = [None] * len(trace.units)
     for recorders in trace.parts:
         specs = {(spec.scale, spec.softcap, spec.bias_name) for row in recorders.rows for spec in row.specs.values()}
+        widths = {width for row in recorders.rows for width in row.widths.values()}
         if len(specs) > 1:
             raise UsageError("these layers scale their scores differently", where=arg("layer"), hint="select one layer")
         for index in range(recorders.units.start, recorders.units.stop):
-            (scaling[index],) = specs
+            ((scale, softcap, bias),) = specs
+            scaling[index] = scale, softcap, bias, min(widths) if len(widths) == 1 else None
     return [scaling[index] for index in trace.order]
 
 

@@ -26,7 +26,7 @@ from attnscope.studies.screens.header import (
 from attnscope.studies.screens.stages import BIAS_NAMES
 from attnscope.studies.study import Display
 from attnscope.views.axes import Axis, token_axis
-from attnscope.views.numbers import MASKED, digits_for, number_text
+from attnscope.views.numbers import MASKED, digits_for, number_text, scale_text
 from attnscope.views.parts import GAP, Facts, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, ours, token_span, untrusted
@@ -113,7 +113,7 @@ def _scores(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
 
 
 def _scaled(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
-    steps = [f"× {e.scale:.4g}"]
+    steps = [scale_text(e.scale, e.head_width, reason=True)]
     steps += [f"soft-capped at {e.softcap:g}"] if e.softcap is not None else []
     steps += [f"plus {BIAS_NAMES.get(e.bias, e.bias)} bias"] if e.bias is not None else []
     used = msgspec.structs.replace(e.mask, used=e.layer_mask or e.mask.used)

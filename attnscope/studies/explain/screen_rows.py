@@ -7,7 +7,7 @@ import numpy as np
 from attnscope.findings.arrays import Floats
 from attnscope.findings.explain import ExplainedCell, Explanation, Part
 from attnscope.views.axes import Axis
-from attnscope.views.numbers import NOT_ALLOWED, ZERO, column_texts, digits_for, number_text, written
+from attnscope.views.numbers import NOT_ALLOWED, ZERO, column_texts, digits_for, number_text, scale_text, written
 from attnscope.views.parts import Column, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, ours, token_span
@@ -104,7 +104,7 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
         return number_text(float(value), settings.precision)
 
     row, at = e.row, e.keys.index(cell.key)
-    steps = [f"{said(cell.score)} × {e.scale:.4g} = {said(row.times_scale[at])}"]
+    steps = [f"{said(cell.score)} {scale_text(e.scale, e.head_width)} = {said(row.times_scale[at])}"]
     if row.capped is not None:
         steps.append(f"soft-capped {said(row.capped[at])}")
     parts = _bias_parts(e)
@@ -133,7 +133,7 @@ def _bias_parts(e: Explanation) -> dict[str, Floats]:
 def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the steps from scores to the input of softmax."""
     row, precision = e.row, settings.precision
-    steps = {"q·k": row.scores, f"× {e.scale:.4g}": row.times_scale}
+    steps = {"q·k": row.scores, scale_text(e.scale, e.head_width): row.times_scale}
     steps |= {f"cap {e.softcap:g}": row.capped} if row.capped is not None else {}
     if parts := _bias_parts(e):
         steps |= {**parts, "scaled": row.scaled}

@@ -177,6 +177,7 @@ def walk_head(text: TextReport, head: HeadReport) -> WalkHead:
         map=head.pooled,
         chosen=head.chosen or "",
         score_mod=head.score_mod,
+        width=head.head_width,
     )
 
 

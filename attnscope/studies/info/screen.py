@@ -9,6 +9,7 @@ from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
 from attnscope.findings.info import TOP, CostRow, KnownModels
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.selection import POOL, PRINTED
+from attnscope.views.numbers import scale_text
 from attnscope.views.parts import GAP, Column, Facts, Table, Text, ViewPart, paragraph
 from attnscope.views.spans import note, ours
 
@@ -112,10 +113,9 @@ def _heads(c: "ModelConfig") -> str:
 
 
 def _scores(c: "ModelConfig", scale: float) -> str:
-    how = f" (1/√{c.d_head})" if c.scale is None else ""
     capped = f", soft-capped at {c.softcap:g}" if c.softcap is not None else ""
     normed = {False: "", True: ", q and k normed per head", "whole": ", q and k normed over all heads"}[c.qk_norm]
-    return f"q·k × {scale:.4g}{how}{capped}{normed}" + ", a sink in every head" * c.sinks
+    return f"q·k {scale_text(scale, c.d_head, reason=True)}{capped}{normed}" + ", a sink in every head" * c.sinks
 
 
 def _mlp(c: "ModelConfig") -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from attnscope.findings.lesson import Lesson, LessonRow, LessonStep
 from attnscope.request.run_config import TextInput
 from attnscope.studies.learn.material import BIDIRECTIONAL, CAUSAL, Material, Numbers, entropy, softmax
-from attnscope.views.numbers import number_text
+from attnscope.views.numbers import number_text, scale_text
 
 _CHOICES = 5  # tokens to choose from
 _HEADS = 6  # heads whose numbers stand on one line
@@ -99,9 +99,8 @@ def _scores(m: Material) -> list[LessonStep]:
 
 def _scale(m: Material) -> list[LessonStep]:
     scale, root = m.explanation.scale, float(np.sqrt(m.width))
-    divides = bool(np.isclose(scale * root, 1.0))
-    how = f"÷ √{m.width}" if divides else f"× {_say(scale, 4)}"
-    by = f"÷ {_say(root)}" if divides else how
+    how = scale_text(scale, m.width)
+    by = f"÷ {_say(root)}" if how.startswith("÷") else how
     best = int(np.where(m.allowed, m.scores, -np.inf).argmax())
     scores, scaled = m.scores[m.allowed], m.times_scale[m.allowed]
     with_scale, without = m.weights[m.allowed], softmax(scores)

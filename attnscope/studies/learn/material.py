@@ -59,7 +59,7 @@ class Material:
     @property
     def width(self) -> int:
         """Dimensions of queries and keys, E."""
-        return int(self.explanation.key_vectors.shape[1])
+        return self.explanation.head_width
 
     @cached_property
     def scores(self) -> Numbers:

@@ -314,10 +314,6 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
         of_weight = "" if facts else " of its weight"
         and_pieces = " and pieces" if pieces and name == "other" else ""
         facts.append(form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}{and_pieces}")
-    shares = [n for n, fact in enumerate(shown) if fact[2] is not None]
-    # the first token is special, or the row itself
-    if sum(getattr(means, shown[n][1]) for n in shares) > 1.01:
-        facts[shares[-1]] += " (keys can count twice)"
     for n, (fact, following) in enumerate(pairwise(shown)):
         facts[n] += "," if fact[-1] == following[-1] else ";"
     if not facts:

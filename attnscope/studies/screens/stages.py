@@ -6,7 +6,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.heads import STAGES, HeadReport
 from attnscope.findings.run import TextReport
 from attnscope.views.axes import Axis, dim_axis, source_kind, token_axis, with_sink
-from attnscope.views.numbers import NOT_ALLOWED, Digits, digits_for, small_cells, texts
+from attnscope.views.numbers import NOT_ALLOWED, Digits, digits_for, scale_text, small_cells, texts
 from attnscope.views.parts import Panel
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
@@ -84,7 +84,7 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: Displa
     if stage == "masked":
         source = "scaled" if "scaled" in head.stages else _scaled(head)
         allowed = not np.isneginf(head.stages[stage]).any()
-        return f"{mean}{source}; {'every key shown is allowed' if allowed else f'{NOT_ALLOWED} is not allowed'}"
+        return f"{mean}{source}; {'all allowed' if allowed else f'{NOT_ALLOWED} is not allowed'}"
     masked = "; masked: no key is allowed" if head.fully_masked else ""
     if stage == "output":
         return f"{mean}weights · v{masked}"
@@ -99,7 +99,7 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: Displa
 
 
 def _scaled(head: HeadReport) -> str:
-    text = f"scores × {head.scale:.4g}"
+    text = f"scores {scale_text(head.scale, head.head_width, reason=True)}"
     if head.softcap is not None:
         text += f", soft-capped at {head.softcap:g}"
     if head.bias is not None:

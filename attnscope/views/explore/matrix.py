@@ -11,7 +11,7 @@ from rich.style import Style
 from attnscope.views.axes import Axis
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, FORBIDDEN, NONE, PLAIN, Ink, Line, fit, joined, steps
 from attnscope.views.explore.state import WalkState
-from attnscope.views.numbers import Digits, cell_text, digits_for
+from attnscope.views.numbers import Digits, cell_text, digits_for, scale_text
 from attnscope.views.scales import LogScale
 from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.place import OUTPUT, Action
@@ -120,7 +120,9 @@ class MatrixPanel:
         description = _STAGE_MEANINGS[stage]
         if head is not None and head.scale is not None and stage == "scaled":
             cap = [] if head.softcap is None else [f"soft-capped at {head.softcap:g}"]
-            description = ", ".join([f"scores × {head.scale:.4g}", *cap, *later_steps(head)])
+            description = ", ".join(
+                [f"scores {scale_text(head.scale, head.width, reason=True)}", *cap, *later_steps(head)]
+            )
         if scene.members is not None and stage == "weights":
             description = "mean of queries, sum of keys"
         if stage == DIFFERENCE:

@@ -44,7 +44,7 @@ _WIDTHS = (
 # Letters of ours that Helvetica and Arial lack, in letters that they have: all figures are in one typeface
 _STANDARD = str.maketrans({"‖": "||", "▴": "▲", "▾": "▼", "₂": "2"})
 _LETTERS = {chr(32 + n): int(width) / 1000 for n, width in enumerate(_WIDTHS.split())}
-_LETTERS |= dict.fromkeys("→←↓↑×−±≤", 0.84) | dict.fromkeys("…—▲▼", 1.0) | {"·": 0.32, "│": 0.6}
+_LETTERS |= dict.fromkeys("→←↓↑×÷−±≤", 0.84) | dict.fromkeys("…—▲▼", 1.0) | {"·": 0.32, "│": 0.6, "√": 0.64}
 _OTHER, _EAST_ASIAN = 0.66, 1.0
 _BOLDER = 1.1
 # Names of the gradients of weights and of signed numbers.

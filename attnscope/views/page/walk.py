@@ -9,6 +9,7 @@ import numpy as np
 
 from attnscope.base.system.escape import escape_control
 from attnscope.views.axes import SINK, Axis
+from attnscope.views.numbers import scale_text
 from attnscope.views.page.container import Array, Container, Reference
 from attnscope.views.page.elements import spans_of, text_of
 from attnscope.views.spans import Span
@@ -239,7 +240,7 @@ def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
         "layer": head.layer,
         "head": head.head,
         "name": head.name,
-        "scale": head.scale,
+        "scale": None if head.scale is None else scale_text(head.scale, head.width, digits=3),
         "softcap": head.softcap,
         "later": " ".join(later),
         "stages": container.stages(stages, scale=plain_scale),

@@ -7,7 +7,7 @@ from math import exp, inf, isfinite, isnan, log
 import numpy as np
 
 from attnscope.base.system.escape import quote_for_shell
-from attnscope.views.numbers import formatted, number_text
+from attnscope.views.numbers import formatted, number_text, scale_text
 from attnscope.views.walk.place import Spot
 from attnscope.views.walk.scene import STAGES, Scene, WalkCut, WalkHead
 
@@ -108,7 +108,7 @@ def members_text(scene: Scene, query: int, key: int) -> str:
 
 
 def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed by the mask") -> list[str]:
-    """Return the steps to the weight of a cell: `q·k 20.73 × 0.144 = 2.99` and `→ e^2.99 / Σ = 0.92`.
+    """Return the steps to the weight of a cell: `q·k 20.73 ÷ √48 = 2.99` and `→ e^2.99 / Σ = 0.92`.
 
     `forbidden` is why a cell of −inf is not allowed.
     """
@@ -118,7 +118,7 @@ def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed 
     if scores is not None:
         score.append(f"{'mean ' if mean else ''}q·k {number_text(scores, 2)}")
         if head.scale is not None and logit is not None and logit != -inf:
-            score.append(f"× {head.scale:.3g}")
+            score.append(scale_text(head.scale, head.width, digits=3))
             if head.softcap is not None:
                 score.append(f"soft-capped at {head.softcap:g}")
             score += later_steps(head)

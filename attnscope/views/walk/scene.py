@@ -173,6 +173,7 @@ class WalkHead(Owner):
     chosen: str = ""  # why this head is shown first; empty if it is not
     exact: bool = True  # its exact numbers are requested; for other heads, a page keeps a few decimals
     score_mod: str | None = None  # name of the Python function that changed `scaled` last; None for none
+    width: int | None = None  # numbers in a query and a key; None if that is not known
 
     @property
     def name(self) -> str:
