@@ -1,6 +1,6 @@
 """Which tests are exhaustive: `python -m tests.exhaustive DURATIONS` writes `exhaustive.txt`, which conftest reads.
 
-DURATIONS is what `python -m pytest -m '' --durations=0 --durations-min=0.02` printed. A line of `exhaustive.txt` is a
+DURATIONS is what `python -m pytest tests --durations=0 --durations-min=0.02` printed. A line of `exhaustive.txt` is a
 test function; a number after it says how many of its cases, in order, are still run by those who wait. Times are shares
 of the whole, since machines differ: a test is left out if it takes more than `TEST_SHARE`, cases beyond the first if
 they take more than `CASES_SHARE` together. Every file keeps its quickest test.

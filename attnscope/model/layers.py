@@ -176,9 +176,10 @@ class Attention(nn.Module):
         self.out = Linear(h * config.d_value, d, config.out_bias) if config.out_projection else None
         self.sinks = nn.Parameter(torch.empty(h)) if config.sinks else None
         table = config.disentangled
-        own = table is not None and not table.shared
-        self.distance_k = Linear(d, h * config.d_head) if own and table.content_position else None
-        self.distance_q = Linear(d, h * config.d_head) if own and table.position_content else None
+        self.distance_k = self.distance_q = None
+        if table is not None and not table.shared:
+            self.distance_k = Linear(d, h * config.d_head) if table.content_position else None
+            self.distance_q = Linear(d, h * config.d_head) if table.position_content else None
 
     def forward(self, x: Tensor, setting: LayerContext) -> Tensor | None:
         """Map (B, Q, D) to (B, rows, D), or (B, rows, H·Ev) without `out`; None after the last recorded layer."""
@@ -206,12 +207,14 @@ class Attention(nn.Module):
         c, table = self.config, self.config.disentangled
         assert table is not None
 
-        def project(module: nn.Module) -> Tensor:
+        def project(module: Linear | None) -> Tensor:
             # not by calling the module, whose hooks expect tokens
+            assert module is not None
             projected = linear(distances, module.weight, module.bias)
-            return projected.unflatten(-1, (c.n_heads, c.d_head)).transpose(0, 1)  # (H, 2·span, E)
+            return projected.view(-1, c.n_heads, c.d_head).transpose(0, 1)  # (H, 2·span, E)
 
-        keys, queries = (self.k, self.q) if table.shared else (self.distance_k, self.distance_q)
+        keys = self.k if table.shared else self.distance_k
+        queries = self.q if table.shared else self.distance_q
         distance_k = project(keys) if table.content_position else None
         distance_q = project(queries) if table.position_content else None
         return DisentangledBias(table, c.attention_scale, q, k, distance_k, distance_q, start)
