@@ -31,7 +31,7 @@ def assert_attention_is_sound(
         tokenizer: See attnscope.doctor.
         collator: See attnscope.doctor.
         known: Names of checks that may be wrong.
-        required: Names of checks that must be ok: a check that cannot tell fails, too.
+        required: Names of checks that must be ok: a check that cannot tell or does not apply fails, too.
         **options: See attnscope.doctor.
 
     Returns:
@@ -48,11 +48,11 @@ def assert_attention_is_sound(
         result[name]
     lines = []
     for check in result.checks:
-        untold = check.verdict == "unknown" and check.name in required
+        untold = check.verdict not in ("ok", "wrong") and check.name in required
         if untold or (check.verdict == "wrong" and check.name not in known):
             number = "" if check.value is None else f" ({check.value:.3g}, limit {check.limit})"
             place = f" at {check.where}" if check.where else ""
-            lines.append(f"{check.name}: {'cannot tell' if untold else 'wrong'}{place}{number}: "
+            lines.append(f"{check.name}: {check.told}{place}{number}: "
                          f"{check.reason or check.title}\n  repair: {check.repair}")  # fmt: skip
     if lines:
         raise AssertionError("attention is not sound\n" + "\n".join(lines))

@@ -7,7 +7,15 @@ import msgspec
 from attnscope.findings.tables import Table, columns_of
 
 DOCTOR_SCHEMA = "attnscope.doctor/1"
-Soundness = Literal["ok", "wrong", "unknown"]
+Soundness = Literal["ok", "wrong", "depends", "unknown", "inapplicable"]
+
+VERDICTS: dict[Soundness, str] = {
+    "ok": "ok",
+    "wrong": "wrong",
+    "depends": "depends",
+    "unknown": "cannot tell",
+    "inapplicable": "does not apply",
+}  # as people read them
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -15,11 +23,14 @@ class Evidence(msgspec.Struct, frozen=True):
 
     Attributes:
         examined: What was run or read, such as `sdpa, probe of 4 texts` or `the batch`.
-        verdict: `ok`, `wrong`, or `unknown` if this cannot be told.
+        verdict: `ok`; `wrong`; `depends` if the value is above the limit, and whether that matters depends on how the
+            model is called; `unknown` if this cannot be told; or `inapplicable` if there is nothing to examine.
         value: What was measured; None if nothing was, or it is not finite.
         limit: The largest value that is ok; None if nothing was measured.
         where: Backend, layer, head, row and token of the value; None if it has no place.
         reason: What the value is, or why nothing can be told.
+        texts: Whose texts were used: `batch` or `collated`, the caller's; `given`, texts of the caller; `own`, built-in
+            ones; `random`, random tokens; None if no text was used.
     """
 
     examined: str
@@ -28,6 +39,7 @@ class Evidence(msgspec.Struct, frozen=True):
     limit: float | None = None
     where: str | None = None
     reason: str | None = None
+    texts: str | None = None
 
 
 class DoctorCheck(msgspec.Struct, frozen=True):
@@ -36,11 +48,12 @@ class DoctorCheck(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name, which is also its section in docs/doctor.md.
         title: What holds if the verdict is `ok`.
-        verdict: `wrong` if any evidence is; `ok` if some evidence is and none is wrong; otherwise `unknown`.
+        verdict: The worst of the evidence: `wrong`, `depends`, `ok`, `unknown`, `inapplicable`, in this order.
         value: What was measured, of the deciding evidence.
         limit: The largest value that is ok.
         where: Backend, layer, head, row and token of the value.
         reason: What the value is, or why nothing can be told.
+        texts: Whose texts the evidence of this verdict used.
         why: Why it matters.
         repair: How to repair it.
         evidence: Every measurement.
@@ -53,9 +66,15 @@ class DoctorCheck(msgspec.Struct, frozen=True):
     limit: float | None
     where: str | None
     reason: str | None
+    texts: list[str]
     why: str
     repair: str
     evidence: list[Evidence]
+
+    @property
+    def told(self) -> str:
+        """Verdict as people read it."""
+        return VERDICTS[self.verdict]
 
 
 class Backend(msgspec.Struct, frozen=True):

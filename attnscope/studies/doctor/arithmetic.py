@@ -18,6 +18,7 @@ from attnscope.studies.doctor.examination import (
     NO_PROBES,
     Case,
     Examination,
+    inapplicable,
     measured,
     ok,
     relative_gap,
@@ -175,7 +176,7 @@ def returned_weights(exam: Examination) -> list[Evidence]:
         if (why := audit.unread) is not None:
             return why
         if not wanted:
-            return "the backend returns no weights, and output_attentions is not set"
+            return inapplicable(case.examined, "the backend returns no weights, and output_attentions is not set")
         missing = audit.layers - audit.returned
         reason = f"output_attentions is set, and {missing} of {audit.layers} layers return no weights"
         return wrong(case.examined, missing, 0, case.backend, reason)
@@ -191,8 +192,8 @@ def sinks(exam: Examination) -> list[Evidence]:
 def softcap(exam: Examination) -> list[Evidence]:
     """Check that scores are capped."""
     if softcap_of(exam.subject.config) is None:
-        return [unknown("the model", "the config names no attn_logit_softcapping")]
-    return _measured(exam, "softcap", "no layer was read", "weights are not the softmax of capped scores")
+        return [inapplicable("the model", "the config names no attn_logit_softcapping")]
+    return _measured(exam, "softcap", "no layer caps its scores", "weights are not the softmax of capped scores")
 
 
 def score_range(exam: Examination) -> list[Evidence]:
@@ -206,9 +207,10 @@ def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[E
         audit = case.read()
         if name in audit.findings:
             return case.finding(audit.findings[name], reason)
-        return audit.skipped.get(name) or audit.skipped.get("masks") or nothing
+        why = audit.skipped.get(name) or audit.unread
+        return inapplicable(case.examined, nothing) if why is None else why
 
     evidence = measured(exam, exam.examined, measure)
-    if name != "score_range":
+    if name != "score_range" and any(item.verdict != "inapplicable" for item in evidence):
         evidence += [unknown(backend_name, why) for backend_name, why in exam.refused.items()]
     return evidence or [unknown("the model", NO_PROBES)]

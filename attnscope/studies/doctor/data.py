@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.doctor import Evidence
 from attnscope.studies.doctor.batches import IGNORED, ExaminedBatch
-from attnscope.studies.doctor.examination import Examination, finite, ok, unknown, wrong
+from attnscope.studies.doctor.examination import Examination, finite, inapplicable, ok, unknown, wrong
 
 _AGREE = 0.9  # share of labels that have to equal the tokens at an offset
 _APART = 0.5  # and of those that may at most equal them at the other
@@ -19,14 +19,20 @@ def padding_is_eos(exam: Examination) -> list[Evidence]:
     """Check that the end of a text is not mistaken for padding."""
     special = exam.subject.words.special
     if special.pad is None:
-        reason = "the tokenizer has no padding token" if exam.subject.words.known else "there is no tokenizer"
-        return [unknown("the tokenizer", reason)]
+        return [_without(exam, "padding token")]
     if special.eos is None:
-        return [unknown("the tokenizer", "the end token is not known")]
+        return [_without(exam, "end token")]
     if special.pad != special.eos:
         return [ok("the tokenizer", None, None, "the padding token is not the end token")]
     evidence = [end for batch in exam.batches for end in _ends(exam, batch)]
     return evidence or [unknown("the tokenizer", "the padding token is the end token; pass a batch or collator")]
+
+
+def _without(exam: Examination, token: str) -> Evidence:
+    """Return evidence on a special token that is not known."""
+    if exam.subject.words.known:
+        return inapplicable("the tokenizer", f"the tokenizer has no {token}")
+    return unknown("the tokenizer", "there is no tokenizer")
 
 
 def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
@@ -79,7 +85,7 @@ def type_ids(exam: Examination) -> list[Evidence]:
         given = [batch for batch in exam.batches if batch.types is not None and bool(batch.types.any())]
         reason = "the batch has token_type_ids, and the model has no token types"
         return [unknown(batch.name, reason) for batch in given] or [
-            unknown("the model", "the model has no token types")
+            inapplicable("the model", "the model has no token types")
         ]
     evidence = [_types_of(exam, batch, rows) for batch in exam.batches]
     if exam.subject.words.known:
@@ -119,7 +125,7 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
             what = f"the second text of a pair has type {int(types[second][0])}, and the first {int(types[places[0]])}"
             what = "the batch has no token_type_ids" if batch.types is None else what
             return wrong(batch.name, int((types[second] != 1).sum()), 0, f"row {row} token {places[0] + 1}", what)
-    return ok(batch.name) if pairs else unknown(batch.name, "no row is a pair of texts")
+    return ok(batch.name) if pairs else inapplicable(batch.name, "no row is a pair of texts")
 
 
 def special_tokens(exam: Examination) -> list[Evidence]:
@@ -140,7 +146,7 @@ def special_tokens(exam: Examination) -> list[Evidence]:
 def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Evidence:
     """Check the special tokens that the tokenizer itself adds."""
     if begin is None:
-        return unknown("the texts", "the tokenizer has no begin token")
+        return inapplicable("the texts", "the tokenizer has no begin token")
     for n, text in enumerate(exam.texts):
         if exam.subject.words.encode(text)["input_ids"][:2] == [begin, begin]:
             name = exam.spell(begin)
@@ -189,11 +195,13 @@ def labels(exam: Examination) -> list[Evidence]:
         batches = [batch for batch in batches if batch.labels is not None]
     if not batches:
         other = any(isinstance(batch.given.get("labels"), Tensor) for batch in exam.batches)
-        return [unknown("no batch", "labels have another shape than input_ids" if other else "no batch has labels")]
+        if other:
+            return [unknown("the batch", "labels have another shape than input_ids")]
+        return [inapplicable("no batch", "no batch has labels")]
     if exam.two_halves:
         return [_teacher(batch) for batch in batches]
     if exam.subject.kind != "causal":
-        return [unknown(batch.name, "labels of a model that is not causal are not shifted") for batch in batches]
+        return [inapplicable(batch.name, "labels of a model that is not causal are not shifted") for batch in batches]
     return [_shift(exam, batch) for batch in batches]
 
 

@@ -13,6 +13,7 @@ from attnscope.studies.doctor.examination import (
     NO_PROBES,
     Case,
     Examination,
+    inapplicable,
     measured,
     ok,
     relative_gap,
@@ -37,9 +38,9 @@ def chunked_prefill(exam: Examination) -> list[Evidence]:
 def _in_steps(exam: Examination, what: str, sizes: Callable[[int], list[int]]) -> list[Evidence]:
     subject = exam.subject
     if subject.kind == "bidirectional":
-        return [unknown("the model", "a bidirectional model does not decode")]
+        return [inapplicable("the model", "a bidirectional model does not decode")]
     if subject.core is None or not (subject.cache_name and subject.takes("use_cache")):
-        return [unknown("the model", "the model takes no cache, or no use_cache")]
+        return [inapplicable("the model", "the model takes no cache, or no use_cache")]
     if not exam.rows:
         return [unknown("the model", NO_PROBES)]
     batches = []

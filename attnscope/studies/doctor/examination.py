@@ -1,10 +1,12 @@
 """One examination: the model, the probes, the batches, and what is run of them; each pass at most once."""
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from attnscope.base.errors import AttnscopeError
@@ -38,6 +40,8 @@ class Examination:
     longest_probe: int = 512  # number of tokens
     with_backends: bool = True  # the user named the backends
     collator_error: str | None = None  # why the collator made no batch
+    text_source: str = "own"  # whose the texts are: `own` or `given`
+    probe_source: str = "own"  # and the probes, which may be `random` tokens in their place
     _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -66,6 +70,16 @@ class Examination:
     def examined(self) -> list[ExaminedBatch]:
         """A probe, if there is one, and the user's batches."""
         return ([self.probe("right")] if self.rows else []) + self.batches
+
+    def texts_of(self, evidence: Evidence) -> str | None:
+        """Tell whose texts evidence used, by the name of what it examined; None for none."""
+        words = re.findall(r"\w+", evidence.examined)
+        for batch in self.batches:
+            if batch.name in words and "no" not in words:
+                return batch.name
+        if evidence.examined in ("the texts", "a pair of texts"):
+            return self.text_source
+        return self.probe_source if "text" in words or "texts" in words else None
 
     def probe(self, side: str, *, with_positions: bool = False) -> ExaminedBatch:
         """Return the texts as one padded batch."""
@@ -318,6 +332,16 @@ def unknown(examined: str, reason: str, value: float | None = None, limit: float
     return Evidence(examined, "unknown", value, limit, None, reason)
 
 
+def inapplicable(examined: str, reason: str) -> Evidence:
+    """Return evidence that there is nothing to examine."""
+    return Evidence(examined, "inapplicable", reason=reason)
+
+
+def depends(evidence: Evidence, reason: str) -> Evidence:
+    """Return a difference whose meaning depends on how the model is called; other evidence unchanged."""
+    return evidence if evidence.verdict != "wrong" else replace(evidence, verdict="depends", reason=reason)
+
+
 def ok(
     examined: str, value: float | None = 0, limit: float | None = 0, reason: str | None = None, where: str | None = None
 ) -> Evidence:
@@ -332,7 +356,7 @@ def wrong(examined: str, value: float | None, limit: float | None, where: str | 
 
 def badness(evidence: Evidence) -> tuple[int, float]:
     """Return a key by which the worst evidence is largest: its verdict, and the value as a share of the limit."""
-    verdict, value = ("unknown", "ok", "wrong").index(evidence.verdict), evidence.value
+    verdict, value = ("inapplicable", "unknown", "ok", "depends", "wrong").index(evidence.verdict), evidence.value
     if value is None:
         return verdict, float("inf") if evidence.verdict == "wrong" else -1.0
     return verdict, abs(value) / (evidence.limit or 1.0)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from xml.sax.saxutils import escape, quoteattr
 
 from attnscope.base.system.escape import escape_control
-from attnscope.findings.doctor import DoctorCheck, DoctorReport
+from attnscope.findings.doctor import VERDICTS, DoctorCheck, DoctorReport
 
 
 def junit_xml(report: DoctorReport) -> Iterator[bytes]:
-    """Yield a test case for every check: failed if it is wrong, skipped if it is unknown."""
+    """Yield a test case for every check: failed if it is wrong, skipped unless it is ok."""
     wrong = sum(check.verdict == "wrong" for check in report.checks)
-    untold = sum(check.verdict == "unknown" for check in report.checks)
+    untold = sum(check.verdict not in ("ok", "wrong") for check in report.checks)
     counts = f'tests="{len(report.checks)}" failures="{wrong}" errors="0" skipped="{untold}"'
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n'
     yield f'<testsuites {counts}>\n<testsuite name="attnscope doctor" {counts}>\n'.encode()
@@ -25,8 +25,8 @@ def _case(report: DoctorReport, check: DoctorCheck) -> str:
     if check.verdict == "ok":
         return f"{opened}/>\n"
     reason = check.reason or check.title
-    if check.verdict == "unknown":
-        return f"{opened}><skipped message={_attribute(reason)}/></testcase>\n"
+    if check.verdict != "wrong":
+        return f"{opened}><skipped message={_attribute(f'{VERDICTS[check.verdict]}: {reason}')}/></testcase>\n"
     lines = [f"does not hold: {check.title}", f"value {check.value}, limit {check.limit}", f"where: {check.where}",
              f"why: {check.why}", f"repair: {check.repair}"]  # fmt: skip
     body = escape(escape_control("\n".join(lines)).replace("\\n", "\n"))

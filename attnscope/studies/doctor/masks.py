@@ -18,6 +18,8 @@ from attnscope.studies.doctor.examination import (
     Case,
     Examination,
     badness,
+    depends,
+    inapplicable,
     measured,
     ok,
     relative_gap,
@@ -50,7 +52,7 @@ def future(exam: Examination) -> list[Evidence]:
     if kind is None:
         return [unknown("the model", "nothing says whether the model is causal; pass kind='causal'")]
     if kind == "bidirectional":
-        return [unknown("the model", "the model is bidirectional: every token may see every other token")]
+        return [inapplicable("the model", "the model is bidirectional: every token may see every other token")]
     batches = exam.examined
     if exam.two_halves:
         evidence = measured(exam, batches, _later_of_decoder, "decoder of {} with its second half replaced, {}")
@@ -99,29 +101,29 @@ def _later_of_decoder(case: Case) -> Evidence | None:
     return case.compare(moved, plain, ~later & decoder.real, _LATER, shown=decoder)
 
 
-def packs(exam: Examination) -> tuple[list[ExaminedBatch], str | None]:
-    """Return batches with packed documents, or why there are none."""
+def packs(exam: Examination) -> tuple[list[ExaminedBatch], list[Evidence]]:
+    """Return batches with packed documents, or evidence on why there are none."""
     packed = [batch for batch in exam.batches if batch.packed]
     if packed:
-        return packed, None
+        return packed, []
     if unmarked := list(_unmarked(exam)):
         # A pack of other texts would say nothing about the caller's batch.
-        return [], unmarked[0].reason
+        return [], unmarked
     if exam.subject.kind != "causal" or exam.subject.core is None or not exam.subject.takes("position_ids"):
-        return [], "no batch is packed"
+        return [], [inapplicable("the model", "no batch is packed")]
     if len(exam.rows) < 2:
-        return [], NO_PROBES
+        return [], [unknown("the model", NO_PROBES)]
     most = exam.subject.longest or 10**9
     rows = [row[: max(2, most // 3)] for row in exam.rows[:3]]
-    return [exam.once("packed", lambda: packed_probe(rows))], None
+    return [exam.once("packed", lambda: packed_probe(rows))], []
 
 
 def packed_documents(exam: Examination) -> list[Evidence]:
     """Check that documents of a pack do not read each other."""
+    batches, without = packs(exam)
+    if without:
+        return without
     evidence = list(_unmarked(exam))
-    batches, why = packs(exam)
-    if why is not None:
-        return evidence or [unknown("the model", why)]
     for batch in batches:
         for backend in exam.backends:
             evidence += _neighbours_replaced(exam, batch, backend)
@@ -132,7 +134,7 @@ def packed_documents(exam: Examination) -> list[Evidence]:
         "packed texts read each other if only position_ids tell the texts apart; the model's class does not claim to "
         "separate packed texts"
     )
-    return [item if item.verdict != "wrong" else replace(item, verdict="unknown", reason=reason) for item in evidence]
+    return [depends(item, reason) for item in evidence]
 
 
 def _unmarked(exam: Examination) -> Iterator[Evidence]:
@@ -201,33 +203,31 @@ def _neighbours_replaced(exam: Examination, batch: ExaminedBatch, backend: str, 
 
 def packed_with_cache(exam: Examination) -> list[Evidence]:
     """Check that documents of a pack do not read each other with a cache, which evaluation makes by default."""
-    batches, why = packs(exam)
-    if why is not None:
-        return [unknown("the model", why)]
+    batches, without = packs(exam)
+    if without:
+        return without
     subject = exam.subject
     if not subject.takes("use_cache") or not getattr(subject.config, "use_cache", False):
-        return [unknown("the model", "the model makes no cache by default")]
+        return [inapplicable("the model", "the model makes no cache by default")]
     results = []
     for batch in batches:
         if "use_cache" in batch.given:
             continue
         turns = _neighbours_replaced(exam, batch, exam.backends[0], use_cache=True)
         evidence = max(turns, key=lambda item: (item.verdict == "wrong", item.value or 0.0))
-        if evidence.verdict == "wrong":
-            reason = (
-                "documents read each other with use_cache=True, the model's default; packed_documents is about "
-                "use_cache=False, which transformers.Trainer sets; which of the two your code uses is not known"
-            )
-            evidence = unknown(evidence.examined, reason, evidence.value, evidence.limit)
-        results.append(evidence)
-    return results or [unknown("the batch", "the batch sets use_cache")]
+        reason = (
+            "documents read each other with use_cache=True, the model's default; packed_documents is about "
+            "use_cache=False, which transformers.Trainer sets; which of the two your code uses is not known"
+        )
+        results.append(depends(evidence, reason))
+    return results or [inapplicable("the batch", "the batch sets use_cache")]
 
 
 def packed_positions(exam: Examination) -> list[Evidence]:
     """Check that positions restart with each document of a pack."""
-    batches, why = packs(exam)
-    if why is not None:
-        return [unknown("the model", why)]
+    batches, without = packs(exam)
+    if without:
+        return without
     evidence = []
     for batch in batches:
         if batch.positions is not None:
@@ -310,10 +310,12 @@ def padding(exam: Examination) -> list[Evidence]:
             rows = measured(exam, [right], _like_alone, _ALONE)
             if not batch.padding.any():
                 why = "no row is padded; each row has the same outputs as alone"
-                rows = [replace(row, verdict="unknown", reason=why) if row.verdict == "ok" else row for row in rows]
+                rows = [
+                    replace(row, verdict="inapplicable", reason=why) if row.verdict == "ok" else row for row in rows
+                ]
             evidence += rows
             evidence += read_masks(exam, "padding", [batch], "weight on padding")
-    return evidence or [unknown("the batch", "nothing is padded")]
+    return evidence or [inapplicable("the batch", "nothing is padded")]
 
 
 def _like_alone(case: Case) -> Evidence | str:
@@ -358,8 +360,11 @@ def padding_mask(exam: Examination) -> list[Evidence]:
     evidence = []
     for batch in exam.batches:
         if not batch.padding.any():
-            no_pad = "" if exam.subject.words.special.pad is not None else ": the padding token is not known"
-            evidence.append(unknown(batch.name, f"nothing is padded, as far as can be told{no_pad}"))
+            if exam.subject.words.special.pad is not None:
+                evidence.append(inapplicable(batch.name, "nothing is padded"))
+            else:
+                reason = "nothing is padded, as far as can be told: the padding token is not known"
+                evidence.append(unknown(batch.name, reason))
             continue
         if batch.allowed is not None:
             evidence += read_masks(exam, "padding_mask", [batch], "weight on padding that the mask allows")
@@ -380,7 +385,7 @@ def padding_mask(exam: Examination) -> list[Evidence]:
             note += f"; outputs of the texts {changes} with the right mask"
         where = exam.token(batch, *bare.nonzero()[0].tolist())
         evidence.append(wrong(batch.name, int(bare.sum()), 0, where, note))
-    return evidence or [unknown("no batch", "no batch or collator is given")]
+    return evidence or [inapplicable("no batch", "no batch or collator is given")]
 
 
 def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:
@@ -412,12 +417,12 @@ def padding_positions(exam: Examination) -> list[Evidence]:
                 evidence = replace(evidence, examined=batch.name, reason=reason)
         results.append(evidence)
     if results or not exam.rows:
-        return results or [unknown("no batch", "no batch is padded on the left")]
-    reason = "without position_ids, padding on the left changes outputs; no batch here is padded on the left"
-    return [
-        item if item.verdict != "wrong" else unknown(item.examined, reason, item.value, item.limit)
-        for item in measured(exam, [exam.probe("left")], _like_alone, _ALONE)
-    ]
+        return results or [inapplicable("no batch", "no batch is padded on the left")]
+    reason = (
+        "padding on the left changes outputs if the model is called without position_ids; no batch here is padded on "
+        "the left"
+    )
+    return [depends(item, reason) for item in measured(exam, [exam.probe("left")], _like_alone, _ALONE)]
 
 
 def prefix(exam: Examination) -> list[Evidence]:
@@ -436,7 +441,7 @@ def prefix(exam: Examination) -> list[Evidence]:
     evidence += [_prefix_of_mask(exam, batch) for batch in batches if batch.allowed is not None]
     evidence += measured(exam, batches, _prefix_by_change, "{} with the last token of its prefix replaced, {}")
     return evidence or [
-        unknown("the model", "no batch has a prefix; in Python, pass batch= and prefix=, the prefix's length")
+        inapplicable("the model", "no batch has a prefix; in Python, pass batch= and prefix=, the prefix's length")
     ]
 
 
@@ -497,7 +502,7 @@ def window(exam: Examination) -> list[Evidence]:
         if (why := audit.unread) is not None:
             return why
         if not audit.widest:
-            return "no layer has a window, according to the config"
+            return inapplicable(case.examined, "no layer has a window, according to the config")
         if "window" in audit.skipped:
             return audit.skipped["window"] + ("" if exam.longest_probe >= configured + 2 else "; raise longest_probe")
         return ok(case.examined, seen, configured)
@@ -523,7 +528,8 @@ def mask_4d(exam: Examination) -> list[Evidence]:
     of_masks = read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
     evidence += [item for item in of_masks if item.examined not in told]
     if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:
-        return evidence or [unknown("the model", "no batch has a 4-D mask" if exam.rows else NO_PROBES)]
+        without = inapplicable("the model", "no batch has a 4-D mask") if exam.rows else unknown("the model", NO_PROBES)
+        return evidence or [without]
     rows = [row[:6] for row in exam.rows[:2]]
     ids = torch.tensor([[token for row in rows for token in row]])
     numbers = torch.tensor([n for n, row in enumerate(rows) for _ in row])

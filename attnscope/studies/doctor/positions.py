@@ -12,7 +12,7 @@ from attnscope.checkpoints.families.rope import temperature
 from attnscope.findings.doctor import Evidence
 from attnscope.model.positions import rotary_frequencies
 from attnscope.studies.doctor.batches import FROM_MASK
-from attnscope.studies.doctor.examination import Examination, ok, unknown, wrong
+from attnscope.studies.doctor.examination import Examination, inapplicable, ok, unknown, wrong
 
 _ANGLE = 0.25  # largest error of an angle, in radians: cos 0.25 is 0.97
 _FREQUENCY = 1e-3  # largest relative error of a frequency: half a step of bfloat16 is 0.002, and judged by angles
@@ -22,7 +22,7 @@ def max_positions(exam: Examination) -> list[Evidence]:
     """Check that no token is beyond the model's positions."""
     most = exam.subject.longest
     if most is None:
-        return [unknown("the model", "the config names no max_position_embeddings")]
+        return [inapplicable("the model", "the config names no max_position_embeddings")]
     evidence = []
     for batch in exam.batches:
         if batch.positions is not None:
@@ -51,7 +51,7 @@ def rope_scaling(exam: Examination) -> list[Evidence]:
         for key, held in module.named_buffers(recurse=False)
         if config is not None and key.endswith("inv_freq") and "original" not in key
     ]
-    return evidence or [unknown("the model", "the model has no rotary frequencies (inv_freq)")]
+    return evidence or [inapplicable("the model", "the model has no rotary frequencies (inv_freq)")]
 
 
 def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held: Tensor) -> Evidence:

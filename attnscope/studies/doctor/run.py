@@ -80,6 +80,8 @@ def examine(
         exam = Examination(
             subject, [], {}, rows, known_pad, [], known, longest_probe=longest_probe, with_backends=with_backends
         )
+        exam.text_source = "given" if texts else "own"
+        exam.probe_source = "random" if drawn else exam.text_source
         backends = _choose_backends(exam, attn)
         if batch is not None:
             shape = tuple(getattr(batch.get("input_ids") if isinstance(batch, Mapping) else None, "shape", ()))
@@ -295,14 +297,16 @@ def _truth(
 def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
     """Return a check with its evidence; the worst decides."""
     evidence = check.examine(exam) or [unknown("the model", "nothing was examined")]
+    evidence = [replace(item, texts=exam.texts_of(item)) for item in evidence]
     deciding = max(evidence, key=badness)
     verdict: Soundness = deciding.verdict
     if check.name == "backend" and verdict == "ok" and exam.with_backends and exam.refused:
         name, why = next(iter(exam.refused.items()))
         verdict, deciding = "unknown", unknown(name, f"{name} did not run: {why}")
+    sources = list(dict.fromkeys(item.texts for item in evidence if item.verdict == verdict and item.texts is not None))
     return DoctorCheck(
-        check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason, check.why,
-        check.repair, evidence,
+        check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason,
+        sources, check.why, check.repair, evidence,
     )  # fmt: skip
 
 
@@ -314,7 +318,7 @@ def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
     kept = {check.name for check in CHECKS if check.reads_only} | {"dropout"}
     return [
         check
-        if check.name in kept or check.verdict == "unknown"
-        else replace(check, verdict="unknown", value=None, limit=None, where=None, reason=reason)
+        if check.name in kept or check.verdict in ("unknown", "inapplicable")
+        else replace(check, verdict="unknown", value=None, limit=None, where=None, reason=reason, texts=[])
         for check in checks
     ]

@@ -2,38 +2,59 @@
 
 from collections.abc import Iterator, Sequence
 
-from attnscope.findings.doctor import BatchFacts, DoctorCheck, DoctorReport, Evidence
+from attnscope.findings.doctor import VERDICTS, BatchFacts, DoctorCheck, DoctorReport, Evidence, Soundness
 from attnscope.studies.screens.header import counted
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
 
-_VERDICTS = {"ok": ours("ok", "good"), "wrong": ours("WRONG", "bad"), "unknown": ours("cannot tell", "dim")}
+_LOOKS: dict[Soundness, Look] = {
+    "ok": "good",
+    "wrong": "bad",
+    "depends": "warning",
+    "unknown": "dim",
+    "inapplicable": "dim",
+}
+_VERDICTS = {
+    verdict: ours(word.upper() if verdict == "wrong" else word, _LOOKS[verdict]) for verdict, word in VERDICTS.items()
+}
 _CAPTION = (
     "number: what the check measured, a difference unless its name says otherwise; limit: the largest number that is ok"
 )
-_LOOKS: dict[str, Look] = {"ok": "good", "wrong": "bad", "unknown": "dim"}
+_TEXTS = {
+    "batch": "batch: what you gave",
+    "collated": "collated: what your collator made",
+    "given": "given: your texts, in batches of attnscope's",
+    "own": "own: attnscope's own texts, so that the verdict says nothing about your batches",
+    "random": "random: random tokens, so that the verdict says nothing about your batches",
+}
 
 
 def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn an examination into parts: a table of checks, then what is wrong, then the others."""
     yield Facts(list(_header(report)))
     yield GAP
-    if measured := [check for check in report.checks if check.verdict != "unknown" or check.value is not None]:
+    if measured := [check for check in report.checks if check.verdict in ("ok", "wrong", "depends")]:
         where = Column("where", [note(check.where or "") for check in measured], left=True)
         labels = [ours(check.name) for check in measured]
         yield Table("check", [*_columns(measured), where], labels=labels, indent=0)
         yield paragraph(ours(_CAPTION, "dim"), remark=True)
+        sources = {source for check in measured for source in check.texts}
+        explained = "; ".join(text for name, text in _TEXTS.items() if name in sources)
+        yield paragraph(ours(f"texts: whose texts were used ({explained})", "dim"), remark=True)
     for check in report.checks:
-        if check.verdict == "wrong":
+        if check.verdict in ("wrong", "depends"):
             yield GAP
-            yield from _wrong(check)
-    untold = [check for check in report.checks if check.verdict == "unknown"]
-    if untold:
+            yield from _finding(check)
+    if untold := [check for check in report.checks if check.verdict == "unknown"]:
         yield GAP
         yield paragraph(ours("cannot tell"), remark=True)
         yield Facts([(check.name, note(check.reason or "")) for check in untold], indent=1)
+    if without := [check.name for check in report.checks if check.verdict == "inapplicable"]:
+        yield GAP
+        counts = f"{counted(len(without), 'check')} {_verb(len(without), 'does', 'do')}"
+        yield paragraph(ours(f"{counts} not apply: {', '.join(without)}"), remark=True)
     if settings.verbose:
         yield from _all_evidence(report)
     yield GAP
@@ -67,7 +88,12 @@ def _columns(measured: Sequence[DoctorCheck | Evidence]) -> list[Column]:
         Column("verdict", [_VERDICTS[item.verdict] for item in measured], left=True),
         Column("number", [_number(item) for item in measured]),
         Column("limit", ["" if item.limit is None else f"{item.limit:.3g}" for item in measured]),
+        Column("texts", [_texts(item) or "–" for item in measured], left=True),
     ]
+
+
+def _texts(item: DoctorCheck | Evidence) -> str:
+    return ", ".join(item.texts) if isinstance(item, DoctorCheck) else item.texts or ""
 
 
 def _number(check: DoctorCheck | Evidence) -> str:
@@ -76,9 +102,10 @@ def _number(check: DoctorCheck | Evidence) -> str:
     return f"{check.value:.3g}"
 
 
-def _wrong(check: DoctorCheck) -> Iterator[ViewPart]:
-    yield paragraph((Span(check.name, "bad"), Span(f"  does not hold: {check.title}")))
-    examined = list(dict.fromkeys(item.examined for item in check.evidence if item.verdict == "wrong"))
+def _finding(check: DoctorCheck) -> Iterator[ViewPart]:
+    holds = "does not hold" if check.verdict == "wrong" else "depends on how the model is called"
+    yield paragraph((Span(check.name, _LOOKS[check.verdict]), Span(f"  {holds}: {check.title}")))
+    examined = list(dict.fromkeys(item.examined for item in check.evidence if item.verdict == check.verdict))
     more = f" and {len(examined) - 1} more" if len(examined) > 1 else ""
     told = {"found": check.reason, "in": f"{examined[0]}{more}", "where": check.where}
     lines = [(name, note(text)) for name, text in told.items() if text]
@@ -97,10 +124,19 @@ def _all_evidence(report: DoctorReport) -> Iterator[ViewPart]:
         yield Table("examined", columns, labels=[note(item.examined) for item in check.evidence], indent=1)
 
 
+def _verb(count: int, singular: str, plural: str) -> str:
+    return singular if count == 1 else plural
+
+
 def _verdict(report: DoctorReport) -> Span:
     counts = {verdict: sum(check.verdict == verdict for check in report.checks) for verdict in _LOOKS}
-    told = f", {counts['unknown']} cannot tell" if counts["unknown"] else ""
+    others: dict[Soundness, str] = {
+        "depends": f"{_verb(counts['depends'], 'depends', 'depend')} on how the model is called",
+        "unknown": "cannot tell",
+        "inapplicable": f"{_verb(counts['inapplicable'], 'does', 'do')} not apply",
+    }
+    told = "".join(f", {counts[verdict]} {words}" for verdict, words in others.items() if counts[verdict])
     if counts["wrong"]:
-        verb = "is" if counts["wrong"] == 1 else "are"
+        verb = _verb(counts["wrong"], "is", "are")
         return Span(f"{counts['wrong']} of {len(report.checks)} checks {verb} wrong, {counts['ok']} ok{told}", "bad")
     return Span(f"nothing is wrong: {counts['ok']} checks are ok{told}", "good" if counts["ok"] else "warning")
