@@ -290,6 +290,13 @@ def test_of_too_many_heads_the_same_one_is_compared_on_every_side(monkeypatch):
     assert any("too long" in note for note in found.notes)
 
 
+def test_a_head_left_to_auto_on_request_says_nothing_of_long_texts():
+    runs = [(mask, config("the bank", mask=mask, layer="auto", head="auto")) for mask in ("causal", "bidirectional")]
+    found = compare_runs("mask", runs, None, selected=["layer", "head"])
+    assert len(found.changes[0].heads) == 1
+    assert not any("too long" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("order", [("causal", "bidirectional"), ("bidirectional", "causal")])
 def test_a_head_that_is_chosen_for_every_layer_is_the_same_on_every_side(order, monkeypatch):
     monkeypatch.setattr(comparing, "_MOST_CELLS", 0)

@@ -83,7 +83,7 @@ def call(models: Models, seed: int, number: int) -> Comparing:
             base = replace(single, pair=None, query=None, key=None, mask=None, what_if=None, hide=None)
             typed, given = [], [base.texts[0], *more]
             sides = [replace(base, texts=(text,)) for text in given]
-    if tolerance is not None or axis == "engine":  # then all heads are compared, unless others are typed
+    if tolerance is not None or axis not in ("layer", "head"):  # then all heads are compared, unless others are typed
         every = {name: "all" for name in ("layer", "head") if getattr(sides[0], name) is None}
         sides = [replace(side, **every) for side in sides]
     maps = axis != "text" and base.query is None and base.key is None and base.pool is not None
@@ -206,27 +206,21 @@ class _Side:
 def _sides(found: Json, made: Comparing, models: Models) -> list[list[_Side]]:
     """Verify every side's Report, and compute its units."""
     model = models[made.sides[0].model]
-    leader = 0
-    if made.axis == "mask":  # the side with the model's own mask chooses, where it is left to us
-        owns = [n for n, side in enumerate(found["sides"]) if side["report"]["mask"]["what_if"] is None]
-        leader = owns[0] if owns else 0
-    chosen = [(h["layer"], h["head"]) for h in found["sides"][leader]["report"]["texts"][0]["heads"]]
+    chosen = [(h["layer"], h["head"]) for h in found["sides"][0]["report"]["texts"][0]["heads"]]
     all_sides = []
     for n, (call, side) in enumerate(zip(made.sides, found["sides"], strict=True)):
         report = side["report"]
         left = "auto" in (call.layer or "auto", call.head or "auto")
         texts = [Text(model, call, i) for i in range(len(call.texts))]
         named: list[tuple[Call, Json]] = [(call, report)]
-        if left and n != leader:
+        if left and n:
             expected = _like(made.axis, chosen, call, len(texts[0].layers), len(texts[0].layers[0].raw))
             same("chosen", [(h["layer"], h["head"]) for h in report["texts"][0]["heads"]], expected)
             named = [_only(call, report, unit) for unit in expected]
         units: list[dict[tuple[Any, Any], Unit]] = [{} for _ in texts]
         for one_call, one in named:
             verify.report(one, one_call, model)
-            for name, (layers, heads) in verify.named_units(
-                one_call, [t.layers for t in texts], texts, one["texts"][0]["heads"]
-            ):
+            for name, (layers, heads) in verify.named_units(one_call, texts, one["texts"][0]["heads"]):
                 for text, known in zip(texts, units, strict=True):
                     known[name] = Unit([text.layers[i] for i in layers], heads, "mean" not in name)
         all_sides.append([_Side(*each) for each in zip(texts, units, report["texts"], strict=True)])

@@ -178,7 +178,7 @@ class _Check:
     def _unit(self) -> None:
         """Layer and head are those that were named, or one of the best; the group is the head's."""
         shown = [{name: self.found[name] for name in ("layer", "head", "chosen")}]
-        units = verify.named_units(self.call, [self.text.layers], [self.text], shown)
+        units = verify.named_units(self.call, [self.text], shown)
         same("unit", (self.layer, self.head), units[0][0])
         width = self.a.layer.k.shape[-1]
         keys = self._split(self._linear(_K), "k").shape[1] if self.seen.linear else 0

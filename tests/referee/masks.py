@@ -1,6 +1,7 @@
 """Expand a mask expression, cell by cell."""
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,11 @@ def allowed(expression: str, own: Allowed) -> Allowed:
     if expression == "own":
         return own
     return _file(Path(expression)) if "." in expression else _cells(expression, *own.shape)
+
+
+def is_own(expression: str) -> bool:
+    """Whether an expression says no more than the model's own mask."""
+    return set(re.split(r"[+|()]", expression)) <= {"own", ""}
 
 
 def _split(expression: str, mark: str) -> list[str]:

@@ -12,6 +12,7 @@ from attnscope.model.inputs import AttentionInputs as LayerCall
 from attnscope.model.recorders import KeyTokens, MatrixRecorder, rows, sums, top
 from attnscope.model.tile import Overlap, Tile
 from attnscope.request.masks.terms import Bidirectional
+from attnscope.request.run_config import RunConfig
 from attnscope.run import session as pipeline
 from attnscope.run.analysis import choice, heads
 from tests.referee import draw, runner
@@ -78,8 +79,8 @@ def _what_lies_ahead_is_behind() -> Plant:
 
 
 def _near_is_one_too_far() -> Plant:
-    within = rows._TileRows.within
-    return rows._TileRows, "within", lambda self, n: within(self, n - 1)
+    within = rows.TileRows.within
+    return rows.TileRows, "within", lambda self, n: within(self, n - 1)
 
 
 def _alive_by_weight() -> Plant:
@@ -118,6 +119,10 @@ def _special_rows_in_the_choice_of_a_head() -> Plant:
     return choice, "RankingRecorders", all_rows
 
 
+def _the_choice_of_a_head_is_under_the_mask_that_is_shown() -> Plant:
+    return RunConfig, "own_mask", property(lambda self: True)
+
+
 def _last_row_left_out_of_sums() -> Plant:
     shown = pipeline._shown
 
@@ -151,6 +156,10 @@ PLANTS: dict[Callable[[], Plant], tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
     _padding_is_seen: (("bert",), {}),
     _special_rows_in_the_choice_of_a_head: (("bert",), {"layer": "auto", "head": "auto"}),
+    _the_choice_of_a_head_is_under_the_mask_that_is_shown: (
+        ("llama",),
+        {"layer": "auto", "head": "auto", "mask": "window:2", "what_if": None},
+    ),
     _last_row_left_out_of_sums: (("llama",), {"pool": 4}),
     _special_rows_in_means: (("bert",), {"pool": 4}),
 }

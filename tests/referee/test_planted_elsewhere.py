@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from attnscope.batch import tables, worker
+from attnscope.batch import tables
 from attnscope.batch.dump_reader import Dump
 from attnscope.model.head_capture import HeadCapture
+from attnscope.run.analysis import heads
 from attnscope.studies.compare import reports, runs
 from attnscope.studies.compare.reports import _Aligned, _Text
 from attnscope.studies.compare.tolerance import MatrixPair
@@ -69,7 +70,7 @@ def _rows_of_the_other_side() -> Plant:
 
 
 def _heads_are_paired_by_their_place() -> Plant:
-    return _Text, "heads", lambda self: list(zip(self.a.heads, self.b.heads[::-1], strict=True))
+    return _Text, "heads", lambda self: list(zip(self.a.heads, reversed(list(self.b.heads)), strict=True))
 
 
 def _newcomers_are_counted_twice() -> Plant:
@@ -89,16 +90,16 @@ def _signed_differences() -> Plant:
 
 def _one_row_further_of_a_saved_report() -> Plant:
     narrow = runs.narrow_rows
-    return runs, "narrow_rows", lambda head, text, rows: narrow(head, text, [(r + 1) % len(text.queries) for r in rows])
+    return runs, "narrow_rows", lambda text, rows: narrow(text, [(row + 1) % len(text.queries) for row in rows])
 
 
 def _rows_of_a_group() -> Plant:
-    place = worker._index_of
+    index_of = heads._index_of
 
-    def shifted(wanted: list[int], there: Any) -> Any:
-        return place([min(position + 1, int(there[-1])) for position in wanted], there)
+    def shifted(chosen: list[int], among: list[int]) -> Any:
+        return index_of([min(position + 1, among[-1]) for position in chosen], among)
 
-    return worker, "_index_of", shifted
+    return heads, "_index_of", shifted
 
 
 def _a_row_for_every_contributor() -> Plant:
@@ -138,8 +139,8 @@ def _shards_of_the_record_before() -> Plant:
 
 
 def _heads_of_the_layer_before() -> Plant:
-    heads = tables._heads
-    return tables, "_heads", lambda record, unit: heads(record, np.maximum(unit - 1, 0))
+    averages = tables._heads
+    return tables, "_heads", lambda record, unit: averages(record, np.maximum(unit - 1, 0))
 
 
 def _next_to_the_query() -> Plant:

@@ -62,7 +62,10 @@ class Text:
         ]
         self.types = types
         self.mask = masks.expression(call.mask, call.hide, self.words)
-        self.layers = attention(model.path, self.encoding.ids, types, (self.special, marks), self.mask, call.what_if)
+        kinds = self.special, marks
+        self.layers = attention(model.path, self.encoding.ids, types, kinds, self.mask, call.what_if)
+        # What `auto` chooses by: the same head is shown under every mask.
+        self.own_layers = attention(model.path, self.encoding.ids, types, kinds, "own", None)
 
     def _divided(self, call: Call, number: int) -> spanning.Division:
         texts = [call.texts[number], *([] if call.pair is None else [call.pair])]
@@ -206,7 +209,7 @@ def report(found: Json, call: Call, model: Model) -> None:
     same("provenance.values", made["values"], "pooled" if pooled else "exact")
     _mask(found["mask"], call, texts)
     same("texts", len(found["texts"]), len(texts))
-    units = named_units(call, [one.layers for one in texts], texts, found["texts"][0]["heads"])
+    units = named_units(call, texts, found["texts"][0]["heads"])
     for number, (one, text) in enumerate(zip(found["texts"], texts, strict=True)):
         same("index", one["index"], number)
         same("text", (one["text"], one["pair"]), (call.texts[number], call.pair))
@@ -228,11 +231,7 @@ def report(found: Json, call: Call, model: Model) -> None:
 def _mask(found: Json, call: Call, texts: list[Text]) -> None:
     """What is said of the model's own mask is what the model was seen to use, in as many layers."""
     same("mask.hidden", found["hidden"], call.hide)
-    own = [layer.layer.own for layer in texts[0].layers]
-    for words, layers in _said(found["own"]):
-        fits = sum(np.array_equal(masks.allowed(words, one), one) for one in own)
-        if fits < layers:
-            raise Mismatch(f"mask.own: '{found['own']}', but '{words}' fits {fits} of {len(own)} layers")
+    _own_mask("mask.own", found["own"], texts[0])
     if found["what_if"] is not None:
         same("mask.what_if", found["what_if"], call.what_if or "stack")
     elif any(not np.array_equal(layer.used, layer.layer.own) for text in texts for layer in text.layers):
@@ -243,6 +242,15 @@ def _mask(found: Json, call: Call, texts: list[Text]) -> None:
         added = [used & ~own for used, own in pairs]
         same("mask.added", bool(found["added"]), any(cells.any() for cells in added))
         same("mask.added: later", "later" in found["added"], any(np.triu(cells, 1).any() for cells in added))
+
+
+def _own_mask(where: str, found: str, text: Text) -> None:
+    """What is called the model's own mask is what the model was seen to use, in as many layers."""
+    own = [layer.layer.own for layer in text.own_layers]
+    for words, layers in _said(found):
+        fits = sum(np.array_equal(masks.allowed(words, one), one) for one in own)
+        if fits < layers:
+            raise Mismatch(f"{where}: '{found}', but '{words}' fits {fits} of {len(own)} layers")
 
 
 def _said(words: str) -> list[tuple[str, int]]:
@@ -309,14 +317,19 @@ def _notes(found: list[str], call: Call, n: int, nothing: bool) -> None:
 
 
 def named_units(
-    call: Call, by_text: list[list[Attention]], texts: list[Text], shown: list[Json]
+    call: Call, texts: list[Text], shown: list[Json]
 ) -> list[tuple[tuple[Any, Any], tuple[list[int], list[int]]]]:
     """Name, layers and heads of every unit, in order; where `auto` chose, that it chose one of the best."""
-    n_layers, n_heads = len(by_text[0]), len(by_text[0][0].raw)
+    n_layers, n_heads = len(texts[0].layers), len(texts[0].layers[0].raw)
     layer, head = call.layer or "auto", call.head or "auto"
     layers = call.numbers(layer, n_layers) or list(range(n_layers))
     heads = call.numbers(head, n_heads) or list(range(n_heads))
-    ranking = _ranking(call, by_text, texts) if "auto" in (layer, head) else None
+    ranking = _ranking(call, texts) if "auto" in (layer, head) else None
+    for chosen in [head["chosen"] for head in shown if head["chosen"] is not None]:
+        under = re.search(r"chosen automatically(?: under the mask (.+?))?: ", chosen)
+        same(f"'{chosen}' names a mask", bool(under and under[1]), not masks.is_own(texts[0].mask))
+        if under and under[1]:
+            _own_mask(f"'{chosen}'", under[1], texts[0])
     if layer == "mean":
         if head == "mean":
             return [(("mean", "mean"), (layers, heads))]
@@ -364,17 +377,19 @@ class _Ranking:
 
     def _pattern(self, said: str) -> "re.Pattern[str]":
         number = re.escape(said).replace("NUMBER", r"(\d\.\d\d)")
-        return re.compile(rf"chosen automatically: (?:{number}|{re.escape(self.none)})")
+        return re.compile(rf"chosen automatically(?: under the mask .+?)?: (?:{number}|{re.escape(self.none)})")
 
 
-def _ranking(call: Call, by_text: list[list[Attention]], texts: list[Text]) -> _Ranking:
-    """What heads are ranked by: the weight on the keys that were named, or what neither offset nor key explains."""
+def _ranking(call: Call, texts: list[Text]) -> _Ranking:
+    """What heads are ranked by: the weight on the keys that were named, or what neither offset nor key explains.
+
+    Both are those under the model's own mask.
+    """
     queries, keys = (_named(typed, texts) for typed in (call.query, call.auto_key or call.key))
     words = [[i for i in range(text.n) if not text.special[i]] or list(range(text.n)) for text in texts]
     measure = _on_keys if keys is not None else _beyond_means
-    found = [
-        measure([one[n] for one in by_text], texts, queries or words, keys or words) for n in range(len(by_text[0]))
-    ]
+    by_layer = zip(*(text.own_layers for text in texts), strict=True)
+    found = [measure(list(layers), texts, queries or words, keys or words) for layers in by_layer]
     of = Number(np.array([one.value for one in found]), np.array([one.slack for one in found]))
     if keys is not None:
         rows = "all words" if queries is None else "this row" if sum(map(len, queries)) == 1 else "these rows"

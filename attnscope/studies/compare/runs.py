@@ -72,6 +72,7 @@ def compare_runs(
         runs, columns = _found_in_either(runs, key, session)
     unmatched: list[str] = []
     all_needed = tolerance is not None or axis in MODELS or every_head
+    all_compared = True
     if all_needed or axis not in ("layer", "head"):
         runs_of_all, unmatched = _with_every_head(runs, selected, session)
         all_compared = all_needed or _fit([run for _, run in runs_of_all], session)
@@ -88,12 +89,17 @@ def compare_runs(
     named = [*_named(runs[0][1].query, key), *(name for name in ("layer", "head") if name in selected)]
     shown = _shown(sides[0].report, key) if columns is None else [columns]
     comparison = compare_sides(axis, sides, shown, tolerance, stages, named, unmatched)
-    if AUTO in (runs[0][1].layer, runs[0][1].head) and axis not in ("layer", "head"):
+    if not all_compared and _left_to_auto(runs[0][1], selected):
         note = (
             "the texts are too long to compare every head at once: one was chosen; --summary finds those that move most"
         )
         comparison = replace(comparison, notes=[*comparison.notes, note])
     return comparison
+
+
+def _left_to_auto(run: RunConfig, selected: Collection[str]) -> list[str]:
+    """Return which of `layer` and `head` the user did not select."""
+    return [name for name in ("layer", "head") if getattr(run, name) == AUTO and name not in selected]
 
 
 def _fit(runs: Sequence[RunConfig], session: Session) -> bool:
@@ -117,7 +123,7 @@ def _with_every_head(
 
     Also return what models of different sizes leave without a counterpart.
     """
-    left = [name for name in ("layer", "head") if getattr(runs[0][1], name) == AUTO and name not in selected]
+    left = _left_to_auto(runs[0][1], selected)
     configs = [session.source(run).config for _, run in runs]
     counts = [{"layer": c.n_layers, "head": c.n_heads} for c in configs]
     sizes = [
