@@ -42,7 +42,7 @@ class ModelSource:
     engine: str = "native"
     part: str | None = None  # `encoder`, `decoder` or `cross` of a model with two halves; None elsewhere
     decoder_start: Token | None = None
-    has_projection: bool = True  # the output projection is known, which `projected` contributions need
+    no_projection: str = ""  # why `projected` contributions cannot be computed; empty if they can
     has_values: bool = True
     stages: tuple[str, ...] | None = None  # stages that can be shown; None for all of them
     runs: bool = True  # there are layers to run; False if their queries and keys were given

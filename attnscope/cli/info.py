@@ -44,6 +44,9 @@ def info(given: Given) -> None:
         return
     description = describe(**model_fields(given))
     rows = None
+    if given.cost and description.engine == "transformers":
+        message = "cost follows from the masks of layers, which transformers shows only while it runs"
+        raise UsageError(message, where=arg("cost"), hint="remove it")
     if given.cost:
         from attnscope.run.cost import cost_table
 

@@ -13,7 +13,7 @@ from attnscope.checkpoints.folder import read_config_file, without_mxfp4
 from attnscope.checkpoints.samples import sample_names, samples_folder
 from attnscope.checkpoints.stack_file import read_stack
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
-from attnscope.engines.opening import open_native
+from attnscope.engines.opening import open_source
 from attnscope.findings.info import Description, KnownModels
 from attnscope.request.memory import embedding_parameters, head_parameters, layer_parameters
 from attnscope.request.options import on_command_line
@@ -30,7 +30,8 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
     run = RunConfig((_SAMPLE_TEXT,), model=model, config=config, **options)
     if model is not None and model.endswith(".json") and Path(model).is_file():
         return _describe_file(Path(model), run)
-    source = open_native(run, [_SAMPLE_TEXT])
+    source = open_source(run, [_SAMPLE_TEXT])
+    ours = source.engine == "native"
     c, folder = source.config, source.folder
     dtypes: Counter[str] = Counter()
     for tensor in folder.tensors.values() if folder else ():
@@ -44,9 +45,10 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         weights=source.weights,
         fingerprint=source.fingerprint,
         config=c,
-        mask=" or ".join(dict.fromkeys((c.describe_mask(), *source.trained_masks))),
+        engine=source.engine,
+        mask=" or ".join(dict.fromkeys((c.describe_mask(), *source.trained_masks))) if ours else None,
         attention_scale=c.attention_scale,
-        parameters=_parameters(c),
+        parameters=_parameters(c) if ours else None,
         stored_parameters=sum(dtypes.values()) if folder else None,
         dtypes=dict(dtypes),
         tokenizer=source.tokenizer.name,
@@ -83,6 +85,7 @@ def _describe_file(path: Path, run: RunConfig) -> Description:
         weights="none",
         fingerprint=sha256(data).hexdigest()[:16],
         config=c,
+        engine="native",
         mask=c.describe_mask(),
         attention_scale=c.attention_scale,
         parameters=_parameters(c),

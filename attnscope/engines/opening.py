@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,11 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
-from attnscope.checkpoints.families import NATIVE_LAYOUT, check_counts, open_config
+from attnscope.checkpoints.families import FAMILIES, NATIVE_LAYOUT, check_counts, open_config
 from attnscope.checkpoints.families.config_reader import absent_key_notes
 from attnscope.checkpoints.families.lm_head import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
-from attnscope.checkpoints.folder import open_weights, unused_notes
+from attnscope.checkpoints.folder import CONFIG, open_weights, read_config_file, unused_notes
 from attnscope.checkpoints.generation_rules import read_rules
 from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.samples import find_config
@@ -42,13 +43,33 @@ if TYPE_CHECKING:
 
 def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open the model of a run with its engine; a tokenizer of words takes its vocabulary from the texts."""
-    return ENGINES[run.engine](run, texts) if run.qkv is None else open_arrays(from_file(Path(run.qkv)), run)
+    if run.qkv is not None:
+        return open_arrays(from_file(Path(run.qkv)), run)
+    if run.engine != "auto":
+        return ENGINES[run.engine](run, texts)
+    foreign = _foreign_type(run)
+    if foreign is None or find_spec("transformers") is None:
+        return open_native(run, texts)
+    source = open_transformers(run, texts)
+    chosen = f"transformers runs it: attnscope itself does not have the architecture {as_unicode(foreign)}"
+    return replace(source, notes=(chosen, *source.notes))
+
+
+def _foreign_type(run: RunConfig) -> str | None:
+    """Return the model_type of a folder if no native family has it; None if one has, or the folder names none."""
+    if run.config is not None:
+        return None
+    path = locate(DEFAULT_MODEL if run.model is None else run.model).path / CONFIG
+    if not path.is_file():
+        return None
+    model_type = read_config_file(path)[1].get("model_type")
+    return model_type if isinstance(model_type, str) and model_type not in FAMILIES else None
 
 
 def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open the model of a run with the native engine."""
     if run.part is not None:
-        message = f"only works with {arg('engine', 'transformers')}, for a model with an encoder and a decoder"
+        message = "only works for a model with an encoder and a decoder"
         raise UsageError(message, where=arg("part"), hint="remove it")
     if run.config is None:
         return _from_folder(run)

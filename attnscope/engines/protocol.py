@@ -104,8 +104,8 @@ class Engine(Protocol):
         Only while the layer is held (see `holding`). The reason, in words, if either is unknown or missing.
         """
 
-    def modules_of(self, layer: int) -> LayerModules:
-        """Return the modules that make the queries and keys of a layer, for a HeadCapture."""
+    def modules_of(self, layer: int) -> LayerModules | None:
+        """Return the modules that make the queries and keys of a layer, for a HeadCapture; None if they are unknown."""
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         """Keep the weights of a layer in memory."""

@@ -4,6 +4,12 @@ import msgspec
 
 from attnscope.base.model_config import ModelConfig
 
+# Fields of ModelConfig that are known of a model that transformers runs.
+TRANSFERRED = (
+    *("vocab_size", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_value", "max_positions", "scale"),
+    *("n_segments", "cross_attention", "layer_kinds"),
+)
+
 
 class Description(msgspec.Struct, frozen=True):
     """What `attnscope info` shows.
@@ -14,10 +20,12 @@ class Description(msgspec.Struct, frozen=True):
         weights: `trained` if they come from a checkpoint that does not state otherwise, `random`, or `none` for a
             config.json alone.
         fingerprint: See provenance.Provenance.
-        config: Every field of ModelConfig.
-        mask: The model's own mask, in words, or all masks that it was trained under.
+        config: The fields of ModelConfig; of a model that transformers runs, those in TRANSFERRED.
+        engine: What runs it: `native`, or `transformers`.
+        mask: The model's own mask, in words, or all masks that it was trained under; None if only a run shows it.
         attention_scale: Factor from scores to scaled.
-        parameters: Number of parameters that attention depends on: embeddings and blocks.
+        parameters: Number of parameters that attention depends on: embeddings and blocks; None
+            if transformers runs it.
         stored_parameters: Numbers in the checkpoint, heads and buffers included; None without a checkpoint.
         dtypes: Element types of the checkpoint's tensors, and how many numbers each has.
         tokenizer: Kind of the tokenizer, such as `WordPiece`; `none` for a config.json alone, or if none can be used.
@@ -32,9 +40,10 @@ class Description(msgspec.Struct, frozen=True):
     weights: str
     fingerprint: str
     config: ModelConfig
-    mask: str
+    engine: str
+    mask: str | None
     attention_scale: float
-    parameters: int
+    parameters: int | None
     stored_parameters: int | None
     dtypes: dict[str, int]
     tokenizer: str

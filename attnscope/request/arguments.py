@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from attnscope.base.errors import UsageError, arg, did_you_mean, suggestion
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-EngineWord = Literal["native", "transformers"]
+EngineWord = Literal["auto", "native", "transformers"]
 PartWord = Literal["encoder", "decoder", "cross"]
 WhatIf = Literal["stack", "same-scores"]
 By = Literal["weight", "value", "projected"]

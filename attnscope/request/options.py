@@ -156,9 +156,10 @@ THE_MACHINE = (
         arguments.size, "SIZE"),
     number("threads", MACHINE, 1,
         "Number of CPU threads; default: OMP_NUM_THREADS, or the CPUs available to this process.", arguments.THREADS),
-    choice("engine", MACHINE, EngineWord, "Run the model with attnscope's own code, or with transformers (install "
-        "attnscope[transformers]), which supports nearly every architecture.", default="native"),
-    choice("part", MACHINE, PartWord, "Attention of an encoder-decoder to show, with {engine} transformers; for "
+    choice("engine", MACHINE, EngineWord, "Run the model with attnscope's own code (native), or with transformers "
+        "(install attnscope[transformers]), which has nearly every architecture. auto: native if it has this one.",
+        default="auto"),
+    choice("part", MACHINE, PartWord, "Attention of an encoder-decoder to show; for "
         "decoder and cross, TEXT is the decoder's input and {context} the encoder's."),
     Option("hash_weights", MACHINE, "Record a SHA-256 hash of all weights in the output."),
 )

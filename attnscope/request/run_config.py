@@ -75,7 +75,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     truncate: bool = False
     max_memory: int | None = None  # bytes; None for half of the free memory
     threads: int | None = None
-    engine: EngineWord = "native"
+    engine: EngineWord = "auto"
     part: PartWord | None = None
     hash_weights: bool = False
     show_padding: bool = False
@@ -186,7 +186,7 @@ class MachineArguments(TypedDict, total=False):
         tokenizer: A tokenizer that replaces the model's own: the path of a tokenizer.json, of a vocabulary file, or of
             a folder with one; for a model of transformers also a tokenizer object.
         device: Device to run on: `auto`, `cpu`, `cuda`, `cuda:1`, or a torch.device.
-        part: Attention of an encoder-decoder to show (`encoder`, `decoder` or `cross`), with `engine="transformers"`.
+        part: Attention of an encoder-decoder to show (`encoder`, `decoder` or `cross`).
         max_memory: Limit on memory in bytes (or `"1.5G"`); None for half of the free memory.
         threads: Number of CPU threads; None for OMP_NUM_THREADS, or the CPUs available to this process.
         hash_weights: Record a SHA-256 hash of all weights in the report.
@@ -212,7 +212,8 @@ class OpenArguments(MachineArguments, total=False):
         config: A stack described in TOML: a file, or the name of a bundled one.
         adapter: Folder of a LoRA adapter to add to the model's weights.
         dtype: Data type of the model (a name or a torch.dtype); scores and softmax are always float32.
-        engine: Engine that computes queries, keys and values: `native`, or `transformers`.
+        engine: What runs the model: `native` (attnscope's own code), `transformers`, or `auto`: `native` if it has the
+            architecture.
         qkv: Queries, keys and values that take the place of a model: a file, or what `from_qkv` returned. The text is
             left out then.
     """

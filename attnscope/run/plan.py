@@ -303,9 +303,9 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head", by_layer=True)
-    if run.by == "projected" and not source.has_projection:
+    if run.by == "projected" and source.no_projection:
         hint = f"use {arg('by', 'weight')} or {arg('by', 'value')}"
-        raise UsageError("the model's output projection was not found", where=arg("by", "projected"), hint=hint)
+        raise UsageError(source.no_projection, where=arg("by", "projected"), hint=hint)
     if (run.by == "value" or "output" in run.stages) and not source.has_values:
         where = arg("by", "value") if run.by == "value" else arg("stages", "output")
         raise UsageError("no values are given", where=where, hint="give v as well, or leave it out")

@@ -148,9 +148,8 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         hint = "use a checkpoint of a language model, with its head"
         raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
     if not source.layerwise:
-        raise UsageError(
-            "direct logit attribution needs the native engine", where=_WHERE, hint=f"remove {arg('engine')}"
-        )
+        message = "a logit is taken apart in models that attnscope runs itself, not in those that transformers runs"
+        raise UsageError(message, where=_WHERE, hint=f"use {arg('by', 'projected')}")
     if run.what_if == "same-scores" and not run.own_mask:
         hint = f"use {arg('what_if', 'stack')}, so that the model runs under the mask that is shown"
         raise UsageError("the logit does not come from the weights that are shown", where=_WHERE, hint=hint)

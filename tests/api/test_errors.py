@@ -44,7 +44,7 @@ REFUSED = [
     ({"max_memory": 1000}, "max_memory is 1000 B; use max_memory='"),
     (
         {"part": "cross"},
-        "part: only works with engine='transformers', for a model with an encoder and a decoder; remove it",
+        "part: only works for a model with an encoder and a decoder; remove it",
     ),
     ({"model": "rivrbank"}, "no such folder, bundled sample or repository in the Hugging Face cache; did you mean"),
     ({"model": 5}, "model: int is not a model; pass a folder, the name of a bundled sample, or a transformers model"),
@@ -115,7 +115,10 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.compare(TEXT, tolerance=[1]), "tolerance: must be a number, 0 or more, not '[1]'"),
         (lambda: attnscope.check(tolerance=10**400), "tolerance: must be a number, 0 or more"),
         (lambda: attnscope.check(tolerance=True), "tolerance: must be a number, 0 or more, not 'True'"),
-        (lambda: attnscope.inspect(TEXT, engine=np.array(["native", "x"])), "engine: must be native or transformers"),
+        (
+            lambda: attnscope.inspect(TEXT, engine=np.array(["native", "x"])),
+            "engine: must be auto, native or transformers",
+        ),
         (lambda: attnscope.inspect(TEXT, layer=slice(0, 2, 0)), "layer: cannot read slice(0, 2, 0)"),
         (lambda: attnscope.inspect(TEXT, hide=[]), "hide: the list of positions is empty; leave it out"),
         (lambda: attnscope.inspect(np.array(TEXT)), "text: array('The bank by the river'"),

@@ -75,7 +75,7 @@ def test_another_engine_or_part_does_not_go_on(folders, tmp_path):
     dump(tmp_path, lines, Settings(), part="decoder", **run)
     with pytest.raises(AttnscopeError, match="started with part='decoder', now it is part='cross'"):
         dump(tmp_path, lines, Settings(), part="cross", **run)
-    with pytest.raises(UsageError, match="only works with engine='transformers'"):
+    with pytest.raises(UsageError, match="only works for a model with an encoder"):
         dump(tmp_path, lines, Settings(), name="other.jsonl", part="cross")
 
 

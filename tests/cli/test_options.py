@@ -111,7 +111,7 @@ ARGUMENTS = {
     "dtype": "bfloat16",
     "max_memory": "8G",
     "threads": "1",
-    "engine": "native",
+    "engine": "auto",
     "tolerance": "0.1",
     "words": "",
     "heads words": "--key bank",

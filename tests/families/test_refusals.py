@@ -210,7 +210,9 @@ def test_an_unknown_model_type_is_shown_without_its_control_characters() -> None
     with pytest.raises(AttnscopeError) as caught:
         family_for({"model_type": "evil\x1b[2J\x9b"}, "config.json")
     message = str(caught.value)
-    assert message.startswith(r"""config.json: model_type is "evil\x1b[2J\x9b"; add engine='transformers' """)
+    assert message.startswith(
+        r"""config.json: model_type is "evil\x1b[2J\x9b"; pip install 'attnscope[transformers]'"""
+    )
     assert message.endswith(f"{', '.join(FAMILIES)}")
     assert message.isprintable()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnscope.base.errors import AttnscopeError, arg
+from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families import config_reader
 from attnscope.checkpoints.families.bert import BERT
@@ -95,8 +95,8 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
         message = "the key 'model_type' is missing" + (f", and {names} fit" if fitting else "")
         raise AttnscopeError(message, where=where, hint=f"supported: {', '.join(FAMILIES)}")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        extra = f"add {arg('engine', 'transformers')} (it needs pip install 'attnscope[transformers]')"
-        hint = f"{extra}; supported without it: {', '.join(FAMILIES)}"
+        hint = "pip install 'attnscope[transformers]', which has nearly every architecture; supported without it: "
+        hint += ", ".join(FAMILIES)
         raise AttnscopeError(f"model_type is {format_json(model_type)}", where=where, hint=hint)
     return FAMILIES[model_type]
 

@@ -63,7 +63,7 @@ def open_arrays(given: GivenArrays, run: RunConfig) -> ModelSource:
         folder=None,
         notes=given.notes,
         engine="arrays",
-        has_projection=False,
+        no_projection="the model's output projection was not found",
         has_values=bool(given.sizes.value_width),
         stages=("weights",) if given.weights else None,
         layerwise=False,

@@ -108,8 +108,7 @@ class BlockRerunner:
 def cannot_rerun(layer: int) -> AttnscopeError:
     """Return the refusal of a model whose layers are not modules that take and give hidden states."""
     message = f"layer {layer} is no module of the model that can be run by itself"
-    hint = f"use rollout, or {arg('engine', 'native')}"
-    return AttnscopeError(message, where=arg("engine", "transformers"), hint=hint)
+    return AttnscopeError(message, where=arg("measure"), hint=f"use {arg('measure', 'rollout')}")
 
 
 def _repeated(value: Any, count: int) -> Any:

@@ -1,10 +1,10 @@
 """The engine that lets `transformers` run the model."""
 
-import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import signature
 from traceback import walk_tb
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.checkpoints.families import FAMILIES
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
@@ -102,7 +103,9 @@ class TransformersEngine:
                 self._described[inputs.layer] = longest[0]
                 self.own[inputs.layer] = describe_allowed(inputs.spec.mask, *longest)
             self.modules[inputs.layer] = module
-            if session.projection is not None:
+            if self.loaded.parts[part].no_projection:
+                inputs = replace(inputs, out_weight=None)
+            elif session.projection is not None:
                 self.projections[inputs.layer] = session.projection
             show = partial(
                 attend,
@@ -169,7 +172,7 @@ class TransformersEngine:
             inputs = _inputs(batch.tokens)
         if self.loaded.chosen == "encoder":
             model = model.get_encoder()
-        takes = inspect.signature(model.forward).parameters
+        takes = signature(model.forward).parameters
         if self.loaded.n_segments:
             inputs["token_type_ids"] = batch.tokens.ids[1]
         if batch.tokens.positions is not None:
@@ -237,8 +240,10 @@ class TransformersEngine:
         """Return weights of the value and of the output projection, in architectures that the native engine knows."""
         return value_and_output(self.loaded, layer)
 
-    def modules_of(self, layer: int) -> LayerModules:
-        return layer_modules(self.loaded, layer)
+    def modules_of(self, layer: int) -> LayerModules | None:
+        """Return the modules in architectures that the native engine knows."""
+        known = self.loaded.model.config.model_type in FAMILIES
+        return layer_modules(self.loaded, layer) if known else None
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         return nullcontext()
@@ -267,8 +272,7 @@ class TransformersContinuation:
         self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
         part = loaded.parts[loaded.chosen]
         self._says_positions = (
-            len(part.layers) < part.n_layers
-            and "position_ids" in inspect.signature(loaded.predicting.forward).parameters
+            len(part.layers) < part.n_layers and "position_ids" in signature(loaded.predicting.forward).parameters
         )
 
     def logits(self, tokens: TokenTensors) -> Tensor:

@@ -142,10 +142,13 @@ class AttentionCapture:
         if position is not None:  # a table for all positions, (B or 1, H, Q, K)
             parts.append(lambda q, k, heads: position[:, heads][..., q, k].float())
         if mask is not None:
-            if mask.ndim != 4 or mask.shape[1] not in (1, q.shape[1]):
+            if mask.ndim != 4 or mask.shape[1] not in (1, q.shape[1]) or mask.shape[2] not in (1, q.shape[2]):
                 raise unsupported_attention(f"a mask of shape {list(mask.shape)}", layer)
             floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
-            given = ProvidedMask(mask[..., : k.shape[2]], floor)
+            keys = mask[..., : k.shape[2]]
+            if keys.shape[2:] != (q.shape[2], k.shape[2]):  # one row for all queries, or one cell
+                keys = keys.expand(-1, -1, q.shape[2], k.shape[2])
+            given = ProvidedMask(keys, floor)
             # it may hold numbers other than 0 and "never"
             if floor is not None and self._ask(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any()):
                 parts.append(given.bias)
@@ -182,7 +185,7 @@ def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     """Return the error for attention with unsupported features."""
     message = f"layer {layer} passes {what} to its attention"
     hint = "attnscope refuses attention with parts it does not know"
-    return AttnscopeError(message, where=arg("engine", "transformers"), hint=hint)
+    return AttnscopeError(message, where=arg("model"), hint=hint)
 
 
 # The attention that modules of borrowed models have otherwise. Entries stay: a call in another thread may end later.

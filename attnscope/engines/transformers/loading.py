@@ -48,7 +48,9 @@ class TransformersModel:
     @property
     def predicts(self) -> PredictionKind | None:
         """Target of its head; None if it has none."""
-        return None if self.predicting is None else head_kind(self.predicting)
+        if self.predicting is None:
+            return None
+        return head_kind(self.predicting, looks_ahead=any(part.looks_ahead for part in self.parts.values()))
 
     @property
     def call_layers(self) -> dict[str, tuple[int, ...]]:

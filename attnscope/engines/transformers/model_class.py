@@ -99,7 +99,7 @@ def _transformers() -> Any:
     except ImportError as e:
         message = f"transformers cannot be imported ({str(e).splitlines()[0]})"
         hint = "pip install 'attnscope[transformers]'"
-        raise AttnscopeError(message, where=arg("engine", "transformers"), hint=hint) from e
+        raise AttnscopeError(message, where=arg("model"), hint=hint) from e
     hf: Any = transformers
     register()
     return hf

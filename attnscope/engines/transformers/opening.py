@@ -189,7 +189,7 @@ def _source(
         engine="transformers",
         part=chosen or None,
         decoder_start=None if start is None else tokenizer.special_token(start),
-        has_projection=loaded.parts[chosen].has_projection,
+        no_projection=loaded.parts[chosen].no_projection,
         libraries=("tokenizers", "transformers"),
         layerwise=False,
         mask_known=False,

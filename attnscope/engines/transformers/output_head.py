@@ -44,8 +44,13 @@ def base_of(model: Any) -> Any:
     return inside[0] if model.base_model is model and is_predicting(model) and len(inside) == 1 else model.base_model
 
 
-def head_kind(model: Any) -> PredictionKind:
-    """Return the target of a model that `is_predicting`: the next token for a decoder, else masked tokens."""
+def head_kind(model: Any, *, looks_ahead: bool) -> PredictionKind:
+    """Return the target of a model that `is_predicting`: the next token for a decoder, else masked tokens.
+
+    `looks_ahead`: a token sees later ones, as in BertLMHeadModel whose config does not say `is_decoder`.
+    """
+    if looks_ahead:
+        return "masked"
     import transformers
 
     tables: list[Any] = [transformers.MODEL_FOR_CAUSAL_LM_MAPPING, _multimodal()]

@@ -14,6 +14,7 @@ from attnscope.base.layer_kinds import LayerPaths
 from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing
 from attnscope.engines.transformers.layer_lists import ListItem, RunningLayers
 from attnscope.engines.transformers.model_class import first_line
+from attnscope.engines.transformers.output_paths import OutputPaths
 from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs
 
@@ -32,7 +33,8 @@ class ModelPart:
     d_head: int
     d_value: int
     scale: float
-    has_projection: bool
+    no_projection: str  # why what a head adds to the residual stream is not known; empty if it is
+    looks_ahead: bool  # the first of two tokens sees the second
     position_bias: bool  # a layer adds a bias for every pair of positions (T5)
 
 
@@ -48,7 +50,8 @@ class _Calls:
 
     inputs: list[AttentionInputs] = field(default_factory=list)
     listed: list[ListItem | None] = field(default_factory=list)  # the layer that was running
-    windowed: list[bool] = field(default_factory=list)  # the module has a sliding window
+    kinds: list[LayerPaths] = field(default_factory=list)  # how it attends
+    paths: OutputPaths = field(default_factory=OutputPaths)  # from each to its output projection
 
 
 def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart]:
@@ -60,8 +63,10 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
         calls = parts.setdefault(part, _Calls())
         calls.inputs.append(inputs)
         calls.listed.append(running.item)
-        calls.windowed.append(bool(getattr(module, "sliding_window", None)))
-        return attended(inputs)
+        calls.kinds.append((_attention_kind(module),))
+        output = attended(inputs)
+        calls.paths.expect(len(calls.inputs) - 1, session.projection, output)
+        return output
 
     ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
@@ -74,6 +79,10 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
     except Exception as e:  # every language model accepts two tokens
         message = f"transformers cannot run it on two tokens ({first_line(e)})"
         raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text") from e
+    finally:
+        for calls in parts.values():
+            for handle in calls.paths.handles:
+                handle.remove()
     if not parts:
         raise no_attention_interface(model.config.model_type, where)
     return {part: _facts(calls, running, where) for part, calls in parts.items()}
@@ -93,13 +102,10 @@ def _facts(calls: _Calls, running: RunningLayers, where: str | Path) -> ModelPar
         if indices != numbers:
             call_layers = tuple(indices)
             numbers = indices
-        attention: dict[int, LayerPaths] = {
-            index: ("window",) if windowed else ("softmax",)
-            for index, windowed in zip(numbers, calls.windowed, strict=True)
-        }
+        attention = dict(zip(numbers, calls.kinds, strict=True))
         kinds = running.kinds(name, attention)
         n_layers = len(kinds)
-        if all(len(paths) == 1 for paths in kinds) and len(attention) == n_layers:
+        if {*kinds} <= {("softmax",), ("window",)}:
             kinds = ()
     return ModelPart(
         n_layers=n_layers,
@@ -111,9 +117,33 @@ def _facts(calls: _Calls, running: RunningLayers, where: str | Path) -> ModelPar
         d_head=first.q.shape[-1],
         d_value=first.v.shape[-1],
         scale=first.spec.scale,
-        has_projection=all(call.out_weight is not None for call in inputs),
+        no_projection=_no_projection(calls),
+        looks_ahead=any(map(_looks_ahead, inputs)),
         position_bias=any(call.spec.bias_name == RELATIVE for call in inputs),
     )
+
+
+def _attention_kind(module: nn.Module) -> str:
+    """Return the kind of a path that attends."""
+    return "window" if getattr(module, "sliding_window", None) else "softmax"
+
+
+def _no_projection(calls: _Calls) -> str:
+    """Say why what a head adds to the residual stream is not known; empty if it is."""
+    if any(call.out_weight is None for call in calls.inputs):
+        return "the model's output projection was not found"
+    if calls.paths.changed:
+        layer = calls.inputs[min(calls.paths.changed)].layer
+        return f"in layer {layer}, a gate, norm or factor stands between weights·v and the output projection"
+    return ""
+
+
+def _looks_ahead(inputs: AttentionInputs) -> bool:
+    """Tell whether the first of two tokens sees the second."""
+    first, second = torch.tensor([[0]]), torch.tensor([[1]])
+    device = inputs.q.device
+    allowed = inputs.spec.mask.allowed(first.to(device), second.to(device))
+    return allowed is None or bool(allowed.any())
 
 
 def _numbers_in_list(listed: Sequence[ListItem | None]) -> tuple[str, list[int]] | None:

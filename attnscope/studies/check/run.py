@@ -192,7 +192,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
             stack.callback(module.register_forward_hook(in_this_thread(listen)).remove)
         alone = record_stages(engine, batch, beside=beside)
     if len(projections) < len(found):
-        return alone, skipped_check(name, "the output projection was not found")
+        return alone, skipped_check(name, job.source.no_projection or "the output projection was not found")
     calls = [len(went_on.get(module, ())) for module in projections]
     if calls != [projections.count(module) for module in projections]:
         return alone, skipped_check(name, "the output projection is not called exactly once per layer")

@@ -164,10 +164,12 @@ def norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
 
 
 class GivenOrigin:
-    """Given queries and keys, and the rotation applied to them."""
+    """Queries and keys of which nothing before is known, and the rotation applied to them; `origin` says whence."""
 
-    def __init__(self, capture: RowCapture) -> None:
-        self._capture, rotation = capture, capture.rotation
+    def __init__(self, capture: RowCapture, origin: str) -> None:
+        self._capture = capture
+        self._origin = origin
+        rotation = capture.rotation
         frequencies = None if rotation is None else rotation.frequencies.cpu().double().numpy()
         self.lengths: Numbers | None = None if frequencies is None else 2 * np.pi / frequencies
 
@@ -177,7 +179,7 @@ class GivenOrigin:
 
     def steps(self, letter: str, position: int, rows: Mapping[str, Numbers]) -> list[Vector]:
         """Return the query or a key as given, and as rotated."""
-        vectors = [vector(letter, "given", rows["projected"])]
+        vectors = [vector(letter, self._origin, rows["projected"])]
         if self._capture.rotation is not None:
             vectors.append(_rotated(letter, position, rows["used"], self._capture.rotation.factor))
         return vectors

@@ -56,7 +56,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     capture = RowCapture(*place) if modules is None else HeadCapture(modules, *place)
     with capture.capturing() if isinstance(capture, HeadCapture) else nullcontext():
         engine.forward(batch, {layer: [capture]}, lambda done, total: session.on_progress("attending", done, total))
-    origin: ModelOrigin | GivenOrigin = GivenOrigin(capture)
+    origin: ModelOrigin | GivenOrigin = GivenOrigin(capture, "as attention received it" if source.runs else "given")
     rest: tuple[list[Vector], list[ArithmeticCheck]] = ([], [])
     if isinstance(capture, HeadCapture) and modules is not None:
         origin = ModelOrigin(run.dtype, text_plan, modules.stack, capture, batch.tokens.ids)
@@ -70,6 +70,9 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         raise _changed_scores()
     mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
     here = describe_mask_use(source, run, engine.describe_layer_mask(layer)).used
+    notes = list(text_plan.notes)
+    if source.runs and modules is None:
+        notes.append("steps before queries and keys are shown of architectures that attnscope runs itself")
     about = {
         "provenance": provenance(source, run, device, warnings=text_plan.warnings),
         "mask": mask,
@@ -78,7 +81,7 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         "pair": run.texts[0].pair,
         "tokens": text_plan.tokens,
         "context": text_plan.context,
-        "notes": text_plan.notes,
+        "notes": notes,
         "chosen": unit.chosen,
     }
     return build(run, text_plan, capture, origin, about, rest)

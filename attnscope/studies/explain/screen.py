@@ -63,7 +63,9 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
 def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     if not e.inputs:
         yield from _title(1, f"what enters layer {e.layer}", ())
-        yield _say("not known: queries, keys and values were given", "dim")
+        given = e.provenance.weights == "given"
+        why = "queries, keys and values were given" if given else "the modules of this architecture are"
+        yield _say(f"not known: {why}" if given else f"not shown: {why} not followed", "dim")
         return
     last = "the last of these" if len(e.inputs) > 1 else "this"
     caption = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"
@@ -83,7 +85,9 @@ def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
 
 def _query_and_keys(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     weights = "W_q, W_k and b" if e.query_steps[0].bias else "W_q and W_k"
-    source = f"; {weights} are weights of the layer" if e.inputs else ", as they were given"
+    source = f"; {weights} are weights of the layer"
+    if not e.inputs:
+        source = ", as they were given" if e.provenance.weights == "given" else ", as attention received them"
     caption = f"the query q of this token and the key k of every token{source}"
     yield from _title(2, "query and keys", ours(caption, "dim"))
     for vector in e.query_steps:

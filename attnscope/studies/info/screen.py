@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
-from attnscope.findings.info import TOP, CostRow, KnownModels
+from attnscope.findings.info import TOP, TRANSFERRED, CostRow, KnownModels
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.selection import POOL, PRINTED
 from attnscope.views.numbers import scale_text
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from attnscope.base.model_config import ModelConfig
     from attnscope.findings.info import Description
 
+# Facts that attnscope knows of the models that it runs itself.
+_NATIVE_FACTS = ("scores", "mask", "positions", "norm", "MLP", "residual", "parameters")
 _WEIGHTS = {
     "trained": "from the checkpoint",
     "random": "random (the model is untrained)",
@@ -35,9 +37,17 @@ _COLUMNS = (
 )
 
 
+# Another library runs the layers of these engines, so that their config says only what follows from its fields.
+_KNOWN_CONFIG = {"transformers": TRANSFERRED}
+_UNKNOWN_FACTS = {"transformers": _NATIVE_FACTS}
+
+
 def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes:
     """Write the description as strict JSON on one line; with the rows of the cost table, if any, under `cost`."""
     facts: dict[str, Any] = msgspec.to_builtins(description)
+    known = _KNOWN_CONFIG.get(description.engine)
+    if known is not None:
+        facts["config"] = {name: facts["config"][name] for name in known}
     return msgspec.json.encode(facts if cost is None else {**facts, "cost": cost}) + b"\n"
 
 
@@ -77,7 +87,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
     words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
     tokenizer = f"{d.tokenizer}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
     rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
-    return [
+    known = [
         ("name", d.name),
         ("family", d.family),
         ("weights", _WEIGHTS[d.weights]),
@@ -86,16 +96,18 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("layer map", _layer_map(c)),
         ("heads", _heads(c)),
         ("scores", _scores(c, d.attention_scale)),
-        ("mask", d.mask),
+        ("mask", d.mask or ""),
         ("positions", _positions(c)),
         ("norm", "none" if c.norm == "none" else f"{c.norm} ({c.norm_order}), ε {c.norm_eps:g}"),
         ("MLP", _mlp(c)),
         ("residual", "yes" if c.residual else "no"),
         ("vocabulary", rows + (f", segments: {c.n_segments}" if c.n_segments else "")),
         ("tokenizer", tokenizer if d.weights != "none" else ""),
-        ("parameters", f"{d.parameters:,} in embeddings and blocks"),
+        ("parameters", f"{d.parameters or 0:,} in embeddings and blocks"),
         ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
     ]
+    unknown = _UNKNOWN_FACTS.get(d.engine, ())
+    return [(name, value) for name, value in known if name not in unknown]
 
 
 def _layer_map(c: "ModelConfig") -> str:

@@ -9,6 +9,7 @@ import torch
 import attnscope
 from attnscope.base.errors import UsageError
 from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
+from attnscope.cli import main
 from tests.helpers import hybrids
 from tests.helpers.transformers_runs import run
 
@@ -16,7 +17,12 @@ TEXT = "the bank by the river was old"
 # model_type → its map; the layers that eager transformers returns weights of are found in the test
 MAPS = {
     "qwen3_next": "G A │ G A",
+    "qwen3_5_text": "G A │ G A",
     "kimi_linear": "K A │ K A",
+    "olmo_hybrid": "G A │ G A",
+    "granitemoehybrid": "M A │ M A",
+    "jamba": "M A │ M A",
+    "bamba": "M A │ M A",
     "falcon_h1": "A+M in every layer",
     "nemotron_h": "M A – A",
     "zamba": "M M A+M │ M M A+M",
@@ -64,13 +70,57 @@ def test_layers_with_attention_are_found_under_their_own_numbers(folders, model_
     report = run(folders(model_type), [TEXT], layer="all", head="all")
     kinds = report.provenance.layer_kinds
     assert spell_map(kinds) == MAPS[model_type]
-    attending = [layer for layer, paths in enumerate(kinds) if {*paths} & {"softmax", "window"}]
+    attending = [layer for layer, paths in enumerate(kinds) if {*paths} & {"softmax", "window", "sparse"}]
     assert list(report.provenance.attending) == attending
     assert list(dict.fromkeys(head.layer for head in report.texts[0].heads)) == attending
     expected = eager_weights(hybrids.make_hybrid(model_type), attending)
     for head in report.texts[0].heads:
         theirs = expected[head.layer][head.head].float().numpy()
         np.testing.assert_allclose(head.stages["weights"], theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", list(MAPS))
+def test_every_command_works_by_default(folders, tmp_path, model_type):
+    """No option says which layers, or what runs the model; continuing a text equals `generate()`."""
+    model = str(folders(model_type))
+    attnscope.inspect(TEXT, model=model).save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size > 10_000
+    assert attnscope.compare(TEXT, "the bank by the water was old", model=model)
+    assert attnscope.explain(TEXT, query="river", model=model).holds
+    assert attnscope.heads(model=model, draws=2)
+    assert attnscope.ablate(TEXT, each="head", model=model)
+    assert attnscope.check(TEXT, model=model).passed
+    _equal_generation(model, hybrids.make_hybrid(model_type))
+
+
+def _equal_generation(folder, model):
+    ids = torch.tensor([[4, 5, 6, 4, 7, 8, 9]])
+    expected = model.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)[0].tolist()
+    continued = json.loads(attnscope.inspect(TEXT, model=folder, generate=4).to_json())["texts"][0]
+    assert [token["id"] for token in continued["tokens"]] == expected[: len(continued["tokens"])]
+    assert len(continued["tokens"]) > 8 or expected[7] == 2
+
+
+def test_what_changes_the_output_of_attention_is_found(folders):
+    """A gate stands between weights·v and o_proj in Qwen3-Next; in Granite 4 nothing does."""
+    with pytest.raises(UsageError, match="layer 1, a gate, norm or factor stands between"):
+        attnscope.inspect(TEXT, by="projected", model=str(folders("qwen3_next")))
+    assert attnscope.inspect(TEXT, by="projected", model=str(folders("granitemoehybrid")))
+
+
+def test_a_folder_says_what_runs_it(folders, capsys):
+    assert main(["run", TEXT, "--model", str(folders("lfm2"))]) == 0
+    assert "transformers runs it: attnscope itself does not have the architecture" in capsys.readouterr().out
+    assert main(["info", "--model", str(folders("lfm2"))]) == 0
+    out = capsys.readouterr().out
+    assert "C A │ C A  2 of 4 layers have attention over tokens (A softmax, C convolution)" in " ".join(out.split())
+    assert "norm" not in out
+
+
+def test_without_transformers_the_line_is_what_to_type(folders, monkeypatch, capsys):
+    monkeypatch.setattr("attnscope.engines.opening.find_spec", lambda name: None)
+    assert main(["run", TEXT, "--model", str(folders("lfm2"))]) == 1
+    assert "pip install 'attnscope[transformers]'" in capsys.readouterr().err
 
 
 def test_words_and_negative_numbers_select_among_the_layers_that_attend(folders):

@@ -61,6 +61,16 @@ def test_an_architecture_that_chooses_keys_in_a_way_of_its_own(folders):
     assert "layer 0 passes a tensor 'indices' to its attention; attnscope refuses" in refused(folders("deepseek_v32"))
 
 
+def test_an_architecture_that_passes_an_unknown_tensor(folders, monkeypatch):
+    run_attention = interface.AttentionCapture.run_attention
+
+    def strange(self, module, q, k, v, mask, more):
+        return run_attention(self, module, q, k, v, mask, {**more, "gates": q})
+
+    monkeypatch.setattr(interface.AttentionCapture, "run_attention", strange)
+    assert "layer 0 passes a tensor 'gates' to its attention; attnscope refuses" in refused(folders("llama"))
+
+
 def test_an_architecture_that_subtracts_one_attention_from_another(folders, capsys):
     expected = "layer 0 passes two sets of queries, keys and values to its attention; attnscope refuses attention with"
     assert expected in refused(folders("diffllama"))
@@ -96,7 +106,7 @@ def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
 
 
 def test_a_family_of_neither_says_how_to_see_it(folders):
-    told = "; add engine='transformers' (it needs pip install 'attnscope[transformers]'); supported without it: bert, "
+    told = "; pip install 'attnscope[transformers]', which has nearly every architecture; supported without it: bert, "
     assert told in refused(folders("t5"), engine="native")
 
 
@@ -222,7 +232,7 @@ def test_a_key_that_is_ignored_is_not_given_to_transformers(copied):
 def test_parts(folders):
     assert "use one of encoder, decoder, cross" in refused(folders("t5"), UsageError)
     assert "has no part 'cross'" in refused(folders("llama"), UsageError, part="cross")
-    assert "only works with engine='transformers'" in refused(
+    assert "only works for a model with an encoder" in refused(
         folders("llama"), UsageError, part="cross", engine="native"
     )
     assert "pass the text for the encoder" in refused(folders("t5"), UsageError, part="decoder")
