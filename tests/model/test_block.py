@@ -1,5 +1,7 @@
 """Recorders that share a block hold what each would hold alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,19 @@ def test_units_of_several_layers_in_any_order_are_those_of_recorders_alone() -> 
             assert alone.keys() == arrays.keys()
             for path, numbers in alone.items():
                 np.testing.assert_allclose(arrays[path][n], numbers[text, 0], rtol=1e-6, atol=1e-6, err_msg=path)
+
+
+@pytest.mark.parametrize("special", [False, True], ids=["every token ranks", "one is left out"])
+def test_heads_in_any_order_have_the_strongest_sources_of_each_alone(special: bool) -> None:
+    """Of three heads, the first and the last share a tile."""
+    shared_keys = torch.randn(TEXTS, 2, TOKENS, WIDTH, generator=torch.Generator().manual_seed(2))
+    inputs, heads = replace(layers("cpu")[0], k=shared_keys, v=shared_keys), [1, 3, 2]
+    eligible = torch.ones(TEXTS, TOKENS, dtype=torch.bool)
+    eligible[:, 0] = not special
+    together = TopRecorder(2, "weight", heads, ROWS, eligible)
+    alone = [TopRecorder(2, "weight", [head], ROWS, eligible) for head in heads]
+    attend(inputs, [together, *alone], need_output=False)
+    assert torch.equal(together.keys, torch.cat([recorder.keys for recorder in alone], 1))
 
 
 def test_statistics_of_a_mean_are_the_average_of_its_heads() -> None:

@@ -52,7 +52,7 @@ class TopRecorder(Recorder):
             n = min(self.count, tile.k1 - tile.k0)
             keys = overlap.cut(tile.summary.places)[..., :n]
             none = keys < 0
-            self.keys[:, overlap.index, overlap.rows, :n] = torch.where(none, keys, keys + tile.k0)
+            self._keep_keys(overlap, torch.where(none, keys, keys + tile.k0))
             weights = overlap.cut(tile.summary.strongest)[..., :n].masked_fill(none, torch.nan)
             self._weight[:, overlap.index, overlap.rows, :n] = weights
             return
@@ -62,8 +62,12 @@ class TopRecorder(Recorder):
         known = known and measure.device.type == "cpu"
         keys, values = strongest(measure, self.count, tile.peaks if known else None)
         none, n = values == -torch.inf, keys.shape[-1]
-        self.keys[:, overlap.index, overlap.rows, :n] = (keys + tile.k0).masked_fill_(none, -1)
+        self._keep_keys(overlap, (keys + tile.k0).masked_fill_(none, -1))
         self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
+
+    def _keep_keys(self, overlap: Overlap, keys: Tensor) -> None:
+        # Through a list of heads, torch writes only numbers of the same type.
+        self.keys[:, overlap.index, overlap.rows, : keys.shape[-1]] = keys.to(self.keys.dtype)
 
     def _take_norms(self, inputs: AttentionInputs) -> None:
         for name in self._names:
