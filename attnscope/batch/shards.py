@@ -198,8 +198,15 @@ class Shard:
         return self.decoded(path, part)
 
     def decoded(self, path: str, stored: _Array) -> _Array:
-        """Return positions as int32, −1 for none, and numbers as float32, NaN for none."""
+        """Return positions as int32, −1 for none, and numbers as float32, NaN for none.
+
+        Raises:
+            ValueError: They are of a type that is not written for them.
+        """
         along = declared(path)
+        whole = along.positions is not None or along.runs is not None
+        if stored.dtype not in ((np.uint16, np.int32) if whole else (np.float32, np.int16, np.int32)):
+            raise ValueError(f"{path}: holds {stored.dtype}")
         if along.positions is not None:
             positions = stored.astype(np.int32)
             if stored.dtype == np.uint16:

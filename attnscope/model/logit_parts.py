@@ -36,7 +36,8 @@ def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
 
     def pull_back(u: Tensor) -> tuple[Tensor, Tensor]:
         weighted = u * parameters["weight"] * spread
-        return weighted - weighted.mean(-1, keepdim=True), u @ parameters["bias"]
+        bias = parameters.get("bias", u.new_zeros(u.shape[-1]))  # MPT's norms have none
+        return weighted - weighted.mean(-1, keepdim=True), u @ bias
 
     return pull_back
 

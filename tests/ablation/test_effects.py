@@ -188,7 +188,8 @@ def test_hidden_tokens_are_hidden_in_a_reference_text_too(gpt2, engine):
             after, _, _ = seen(model, ids_of(found))
     assert found.effects[0].predictions[0].kl == pytest.approx(divergence(before, after), rel=1e-4)
     said = "--reference: the mean is over the 4 tokens of: was river old"
-    assert found.notes == [said, "--reference: has no bank, 9 to hide"]
+    assert found.notes == [said]
+    assert found.provenance.notes == ["--reference: has no bank, 9 to hide"]
 
 
 def test_an_encoder_without_a_head_has_hidden_states_alone(minilm: Path):
@@ -212,7 +213,7 @@ def test_a_masked_model_predicts_at_mask_tokens(tmp_path):
     run = requested((TextInput("the bank by the river"),), model=str(tmp_path))
     found = ablate(run, cutting(("L1H1",)))
     assert found.effects[0].predictions == []
-    assert any("no [MASK]" in note for note in found.notes)
+    assert any("no [MASK]" in note for note in found.provenance.notes)
     assert [p.position for p in ablate(run, cutting(("L1H1",), at="bank,by")).effects[0].predictions] == [1, 2]
 
 

@@ -227,7 +227,7 @@ def test_a_target_that_the_model_has_no_logit_for_is_refused_before_it_is_loaded
     ("options", "message"),
     [
         ({"by": "logit"}, "the logits of riverbank are not a sum over its parts: its output head has a non-linear"),
-        ({"by": "logit", "engine": "transformers"}, "needs the native engine"),
+        ({"by": "logit", "engine": "transformers"}, "in models that attnscope runs itself, not in those that tra"),
         ({"by": "logit", "config": "causal"}, "causal has no output head"),
         ({"by": "weight", "target": "bank"}, "applies only to by='logit'"),
         ({"by": "logit", "target": ["a", "b", "c"]}, "is not one token or two"),
