@@ -310,7 +310,7 @@ def test_ascii_loses_nothing(attnscope):
     assert b"\\u6f22\\u5b57" in done.stdout
     info = attnscope("", "info", "--config", "causal", **how)
     assert (info.returncode, info.stderr) == (0, b"")
-    assert b"q.k x 0.3536 (1/sqrt 8)" in info.stdout
+    assert b"q.k / sqrt 8 (head width)" in info.stdout
     as_json = attnscope("unicode", "run", TEXT, "--format", "json", **how)
     assert as_json.returncode == 0
     assert "漢字" in as_json.stdout.decode()
