@@ -58,6 +58,7 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
     """Run two tokens, and see which parts, layers and heads there are."""
     parts: dict[str, _Calls] = {}
     running = RunningLayers(model)
+    sessions: list[AttentionCapture] = []
 
     def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
         calls = parts.setdefault(part, _Calls())
@@ -65,14 +66,14 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
         calls.listed.append(running.item)
         calls.kinds.append((_attention_kind(module),))
         output = attended(inputs)
-        calls.paths.expect(len(calls.inputs) - 1, session.projection, output)
+        calls.paths.expect(len(calls.inputs) - 1, sessions[0].projection, output)
         return output
 
     ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    session = AttentionCapture(model, on_attention)
+    sessions.append(AttentionCapture(model, on_attention))
     try:
-        with torch.inference_mode(), running.watching(), capturing(session):
+        with torch.inference_mode(), running.watching(), capturing(sessions[0]):
             model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
     except AttnscopeError:
         raise
@@ -83,6 +84,7 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
         for calls in parts.values():
             for handle in calls.paths.handles:
                 handle.remove()
+        sessions.clear()  # it has on_attention, which has it: the two would keep the model's weights
     if not parts:
         raise no_attention_interface(model.config.model_type, where)
     return {part: _facts(calls, running, where) for part, calls in parts.items()}
