@@ -131,7 +131,7 @@ def test_the_arithmetic_of_an_explanation_is_in_the_parts():
     expected = {
         "‖k‖": row["key_norms"],
         "q·k": row["scores"],
-        f"× {made.scale:.4g}": row["times_scale"],
+        "÷ √8": row["times_scale"],
         "cap 2": row["capped"],
         "scaled": row["scaled"],
         "masked": row["masked"],
