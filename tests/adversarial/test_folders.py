@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -316,8 +317,10 @@ def test_a_real_header_of_10000_tensors_takes_well_under_a_second(tmp_path: Path
     file.write_bytes(
         safetensors({f"model.layers.{i}.self_attn.q_proj.weight": np.zeros(1, np.float32) for i in range(10_000)})
     )
-    with within(1):
+    started = time.process_time()  # of the processor: other programs may keep it busy
+    with within(20):
         assert len(read_header(file).tensors) == 10_000
+    assert time.process_time() - started < 1
 
 
 def test_a_file_that_is_cut_between_size_and_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
