@@ -90,8 +90,18 @@ def test_a_model_whose_steps_are_not_known_is_refused(tmp_path):
     inject_adapter_in_model(LoraConfig(target_modules=["q_proj"], r=2), model)
     with pytest.raises(attnscope.AttnscopeError, match=r"self_attn\.q_proj\.weight' is missing; explain does not foll"):
         attnscope.explain(TEXT, model=model, tokenizer=words, query=QUERY, layer=0, head=1)
+
+
+def test_of_an_architecture_that_only_transformers_runs_the_row_is_explained_from_its_queries_and_keys(tmp_path):
+    _, words = made("llama", tmp_path)
     torch.manual_seed(0)
     sizes = {"vocab_size": 60, "hidden_size": 24, "ffn_dim": 40, "num_attention_heads": 4, "word_embed_proj_dim": 24}
-    opt = hf.OPTModel(hf.OPTConfig(num_hidden_layers=2, max_position_embeddings=48, **sizes))
-    with pytest.raises(attnscope.AttnscopeError, match="which weights compute attention in 'opt' is not known; known"):
-        attnscope.explain(TEXT, model=opt, tokenizer=words, query=QUERY, layer=0, head=1)
+    config = hf.OPTConfig(num_hidden_layers=2, max_position_embeddings=48, **sizes, attn_implementation="eager")
+    opt = hf.OPTModel(config).eval()
+    found = attnscope.explain(TEXT, model=opt, tokenizer=words, query=QUERY, layer=0, head=1).data
+    with torch.no_grad():
+        eager = opt(torch.tensor([[token.id for token in found.tokens]]), output_attentions=True).attentions[0]
+    np.testing.assert_allclose(found.row.weights, eager[0, 1, found.query], atol=1e-6)
+    assert not failed(found)
+    assert (found.inputs, [step.name for step in found.query_steps]) == ([], ["q"])
+    assert "steps before queries and keys are shown of architectures that attnscope runs itself" in found.notes
