@@ -151,9 +151,9 @@ def test_a_config_alone_is_described(capfdbinary, monkeypatch, tmp_path):
 
 def test_a_config_alone_that_is_refused_says_why(capfdbinary, tmp_path):
     path = tmp_path / "any name.json"
-    path.write_text(json.dumps({**PUBLISHED["gpt2"], "my_alibi": True}))
+    path.write_text(json.dumps({**PUBLISHED["gpt2"], "alibi_of_my_own": True}))
     code, _, err = _run(capfdbinary, "info", "--model", path)
     assert code == 1 and "its name contains 'alibi'" in err
-    assert _run(capfdbinary, "info", "--model", path, "--ignore-key", "my_alibi")[0] == 0
+    assert _run(capfdbinary, "info", "--model", path, "--ignore-key", "alibi_of_my_own")[0] == 0
     path.write_text("[]")
     assert _run(capfdbinary, "info", "--model", path)[0] == 1
