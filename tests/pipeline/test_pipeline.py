@@ -217,7 +217,9 @@ def test_a_report_says_whose_mask_it_shows():
 def test_a_mask_that_differs_between_layers_is_no_term_of_a_sum(mask, used):
     """ "causal, with window:4 in 1 of 2 layers+block:2" left open what the second term is added to."""
     sizes = dict(vocab_size=9, d_model=8, n_layers=2, n_heads=2, n_kv_heads=2, d_head=4, d_value=4)
-    source = SimpleNamespace(config=ModelConfig(**sizes, mask="causal", windows=(4, None)), trained_masks=())
+    source = SimpleNamespace(
+        config=ModelConfig(**sizes, mask="causal", windows=(4, None)), trained_masks=(), mask_known=True
+    )
     found = describe_mask_use(source, requested((TextInput("a"),), mask=mask))
     assert found.own == "causal, with window:4 in 1 of 2 layers"
     assert found.used == (used or found.own)
