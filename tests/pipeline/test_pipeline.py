@@ -107,7 +107,7 @@ def test_auto_answers_the_question_of_a_comparison():
     """Every column is kept of both sides, whichever are shown."""
     asked = requested((TextInput("The bank by the river"),), model="riverbank", query="river", key="bank")
     sides = [(mask, side_of("mask", changed(asked, mask=mask))) for mask in ("own", "causal")]
-    (change,) = compare_runs("mask", sides, parse_positions("bank")).changes
+    (change,) = compare_runs("mask", sides, parse_positions("bank"), selected=("layer", "head")).changes
     every = heads(run("The bank by the river", model="riverbank", layer="all", head="all"))
     best = max(every, key=lambda at: every[at].stages["weights"][4, 1])
     assert [head.first for head in change.heads] == [best]
