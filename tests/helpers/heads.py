@@ -100,7 +100,9 @@ def heads_of(text: dict[str, Any]) -> list[dict[str, Any]]:
         for part in ("rows", "means", "words"):
             values_of = heads.get(part)
             if values_of is not None:
-                values_of = {"sink": None} | {name: values[index] for name, values in values_of.items()}
+                values_of = {"sink": None} | {
+                    name: None if values is None else values[index] for name, values in values_of.items()
+                }
             taken[part] = values_of
         top = {"projected": None, "left_out": []} | heads["top"]
         taken["top"] = top | {

@@ -169,7 +169,9 @@ def test_layers_that_are_no_modules_of_their_own_are_refused(folders):
     model = AutoModel.from_pretrained(folders("gpt2"))
     model.h = torch.nn.Sequential(*model.h)
     asked = {"model": model, "tokenizer": str(folders("gpt2")), "measure": "value-zeroing"}
-    with pytest.raises(AttnscopeError, match="layer 0 is no module of the model that can be run by itself; use roll"):
+    with pytest.raises(
+        AttnscopeError, match="layer 0 is no module of the model that can be run by itself; use measure='roll"
+    ):
         attnscope.inspect(TEXTS[0], **asked)
     model.h = torch.nn.ModuleList(model.h)
     assert attnscope.inspect(TEXTS[0], **asked).data.texts[0].rollouts

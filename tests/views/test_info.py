@@ -16,7 +16,7 @@ SHARED, WIDE = "4 that share 2 key/value heads", "queries and keys 16 wide, valu
 
 def describe(**config):
     return Description(
-        name="my\x1b[2Jmodel", family="llama", weights="trained", fingerprint="0" * 16,
+        name="my\x1b[2Jmodel", family="llama", engine="native", weights="trained", fingerprint="0" * 16,
         config=ModelConfig(**SIZES | config), mask="causal", attention_scale=config.get("scale", 0.25),
         parameters=1234567, stored_parameters=2000, dtypes={"F32": 2000}, tokenizer="BPE", tokenizer_size=50257,
         files={"a\nb.safetensors": 5 << 20}, notes=["x\x9b ignored"],
