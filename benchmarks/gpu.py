@@ -57,6 +57,7 @@ PACKAGES = (
 )  # fmt: skip
 HEADS, GROUPS, WIDTH, TOP = 32, 8, 128, 5
 PARITY = (
+    "tests/model/test_block.py",
     "tests/parity/test_cuda.py", "tests/devices/test_precision.py", "tests/devices/test_budgets.py",
     "tests/devices/test_doctor.py", "tests/devices/test_python.py", "tests/pipeline/test_pipeline.py",
 )  # fmt: skip
