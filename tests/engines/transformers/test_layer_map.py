@@ -113,7 +113,7 @@ def test_a_folder_says_what_runs_it(folders, capsys):
     assert "transformers runs it: attnscope itself does not have the architecture" in capsys.readouterr().out
     assert main(["info", "--model", str(folders("lfm2"))]) == 0
     out = capsys.readouterr().out
-    assert "C A │ C A  2 of 4 layers have attention over tokens (A softmax, C convolution)" in " ".join(out.split())
+    assert "C A │ C A 2 of 4 layers have attention over tokens (A softmax, C convolution)" in " ".join(out.split())
     assert "norm" not in out
 
 
