@@ -124,11 +124,13 @@ def make_plan(
     *,
     sides: int = 1,
     every_head: bool = False,
+    all_layers: bool = False,
 ) -> RunPlan:
     """Plan a request, checked against the model and the texts.
 
     Args:
         every_head: Every head is recorded in summary, too; see run.every_head.
+        all_layers: Every layer runs, whichever are selected.
     """
     if run.words and "weights" not in run.stages:
         raise UsageError("merges weights", where=arg("words"), hint=f"use {arg('stages', 'weights')}")
@@ -147,8 +149,9 @@ def make_plan(
         more |= {"spans": span_bytes(plan)}
     if sides > 1:
         plan = replace(plan, sides=sides)
-    if every_head:
+    if every_head or all_layers:
         plan = replace(plan, n_layers_run=source.config.n_layers)
+    if every_head:
         more["every head"] = sides * summary_bytes(run, source.config, plan.text_plans, plan.stages)
     return fit_to_memory(plan, more, less)
 

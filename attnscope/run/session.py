@@ -186,7 +186,7 @@ def _inspect(
     source, run = session.open(run)
     continued = None if not run.generate else continue_texts(run, source, session)
     grown = None if continued is None else {number: result.tokens for number, result in continued.items()}
-    plan = make_plan(run, source, grown, sides=sides, every_head=summary)
+    plan = make_plan(run, source, grown, sides=sides, every_head=summary, all_layers=beside is not None)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
     spans = span_recorders(plan, batch, engine)

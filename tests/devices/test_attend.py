@@ -18,7 +18,9 @@ from attnscope.model.logit_parts import HeadLogits
 from attnscope.model.precision import has_float64
 from attnscope.model.recorders import (
     AlignmentRecorder,
+    AveragedRows,
     ColumnRecorder,
+    HeadRecorder,
     KeyTokens,
     MatrixRecorder,
     MeanOutputRecorder,
@@ -149,6 +151,7 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
     direction = torch.randn(batch, WIDTH, generator=generator, dtype=torch.float64)
     direction = direction.to(device) if has_float64(device) else direction
     spans = SpanTokens(torch.randint(-1, 3, (batch, n_keys), generator=generator).to(device), 3)
+    averaged = AveragedRows(shown, torch.randint(-1, n_keys, (batch, n_queries, 3), generator=generator).to(device))
     packed = PackedMatrices(len(heads), [(len(rows), len(call.columns))] * batch)
     matrices = call.stages, heads, rows, call.columns
 
@@ -190,6 +193,7 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
             *((PooledRecorder(heads, 3, shown, keys, real=shown | True, mean=m), computed) for m in (False, True)),
             *((ColumnRecorder(heads, rows, shown, keys, mean=m, by=call.by), computed) for m in (False, True)),
             (MeanOutputRecorder(heads, inputs.v.shape[-1], shown | True), computed),
+            (HeadRecorder(heads, rows, averaged, keys), lambda recorder: recorder.arrays()),
         ],
         "patterns": [
             *((TargetRecorder(heads, rows, targets, strongest=s), fields_of("sums")) for s in (False, True)),

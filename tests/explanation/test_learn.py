@@ -233,6 +233,7 @@ def test_keys_answer_change_and_finish_a_lesson(tmp_path, lesson, capsys):
                 terminal.press(b"t")
                 terminal.wait_for(b"now: temperature 0.5")
                 terminal.wait_for(b"your answer")
+                terminal.written = b""
                 terminal.press(b"1")
                 terminal.wait_for(b"q quit")
                 terminal.written = b""

@@ -112,6 +112,8 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
 
 def _layer_map(c: "ModelConfig") -> str:
     """Write the kinds of the layers; nothing if all are the same."""
+    if not c.layer_kinds and not c.windows:  # however many there are
+        return ""
     kinds = c.layer_map
     if len(set(kinds)) == 1 and len(kinds[0]) == 1:
         return ""
