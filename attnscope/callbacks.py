@@ -52,7 +52,9 @@ class AttentionStatistics:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise UsageError(f"must be a whole number, 1 or more, not {every!r:.80}", where="every")
         (self._text,) = texts_of(text, {})
-        self._every, self._tokenizer, self._prefix = every, tokenizer, prefix
+        self._every = every
+        self._tokenizer = tokenizer
+        self._prefix = prefix
         self._log: Callable[[dict[str, float]], None] | None = None
         self._pending: dict[str, float] = {}
         self._open: tuple[Any, HeadTracker, Mapping[str, InMemory]] | None = None
@@ -117,7 +119,8 @@ class AttentionStatistics:
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Add the numbers to the logs of a `transformers.Trainer`."""
-        numbers, self._pending = self._pending, {}
+        numbers = self._pending
+        self._pending = {}
         if numbers:
             state.log_history[-1].update(numbers)
             if logs is not None:

@@ -33,7 +33,9 @@ class RecordMapper:
         for name in settings:
             if name not in known:
                 raise UsageError(f"unknown setting '{name}'", hint=did_you_mean(name, known))
-        self._model, self._column, self._settings = model, column, Settings(column=column, **settings)
+        self._model = model
+        self._column = column
+        self._settings = Settings(column=column, **settings)
         self._computer: WindowComputer[Any] | None = None
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,8 @@ class EffectsResult(TableResult[EffectSurvey]):
 
     def strongest(self, k: int = 10) -> list[UnitEffect]:
         """Return the units with the largest effects, largest first."""
-        data, effect = self.data, self.effect
+        data = self.data
+        effect = self.effect
         return [
             UnitEffect(
                 data.layers[n],

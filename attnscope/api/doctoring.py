@@ -44,7 +44,8 @@ def examine_any(
 ) -> DoctorResult:
     """Do what `attnscope.doctor` does; `options` are its other arguments."""
     known = _read(options)
-    texts, progress = known.pop("texts"), known.pop("progress")
+    texts = known.pop("texts")
+    progress = known.pop("progress")
     if collator is not None and not callable(collator):
         raise UsageError(f"{type(collator).__name__} cannot be called", where="collator", hint="pass a function")
     from attnscope.engines.torch_setup import default_settings, device_failures, import_torch
@@ -54,11 +55,13 @@ def examine_any(
         if isinstance(model, str | os.PathLike) or model is None:
             from attnscope.studies.doctor.checkpoint import examine_checkpoint
 
-            inputs, named = tuple(map(TextInput, texts)), None if model is None else str(file_path(model))
+            inputs = tuple(map(TextInput, texts))
+            named = None if model is None else str(file_path(model))
             run = RunConfig(inputs, named, device=known.pop("device") or "auto")
             values = {name: known.pop(name) for name in ("attn", "dtype", "longest_probe")}
             if isinstance(tokenizer, str | os.PathLike):
-                run, tokenizer = msgspec.structs.replace(run, tokenizer=str(tokenizer)), None
+                run = msgspec.structs.replace(run, tokenizer=str(tokenizer))
+                tokenizer = None
             more = {"batch": batch, "tokenizer": tokenizer, "collator": collator, **known}
             return DoctorResult(examine_checkpoint(run, values, progress, **more))
         for name in ("dtype", "device"):

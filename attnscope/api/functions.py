@@ -275,7 +275,8 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
         named = getattr(kind, "__name__", repr(kind))
         known = dict.fromkeys(result.__name__ for result in types.values())
         raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(known)}")
-    file, held = file_path(path), None
+    file = file_path(path)
+    held = None
     if file.suffix.lower() not in ARRAY_FILES:
         schema = schema_of(read_file(file, cap=_CAP)).partition("/")[0]
         held = next((known_kind for known_kind in kinds() if known_kind.schema.partition("/")[0] == schema), None)
@@ -337,7 +338,8 @@ def study_function(name: str) -> Any:
             return model.study(name, text, **arguments)
 
     declared = study(name).command
-    call.__name__, call.__doc__ = name, None if declared is None else declared.help
+    call.__name__ = name
+    call.__doc__ = None if declared is None else declared.help
     return call
 
 

@@ -113,7 +113,8 @@ class OpenModel:
         return result
 
     def _result(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
-        command, known = study(name).command, options_of(name)
+        command = study(name).command
+        known = options_of(name)
         assert command is not None
         own = [option.name for option in known if option.name not in RunConfig.__struct_fields__]
         own += command.own
@@ -186,7 +187,8 @@ class OpenModel:
         A model whose vocabulary is made from its texts is another one for other texts.
         """
         # Another thread may close the model at any time.
-        own, progress = self._session, options.get("progress")
+        own = self._session
+        progress = options.get("progress")
         if own is None:
             raise UsageError("the model is closed", where="model", hint="use it inside its `with` block")
         with running(own, self._live, progress):

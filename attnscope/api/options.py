@@ -59,7 +59,8 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         return tuple(TextInput("", where=where, chat=chat_of(chat, where)) for where, chat in named)
     text, spans = _divided(text, options.get("spans"))
     if isinstance(text, str):
-        texts, names = [text], ["text"]
+        texts = [text]
+        names = ["text"]
     else:
         texts = _several("text", text)
         names = [f"text {n}" for n in range(len(texts))]
@@ -113,7 +114,8 @@ def _divided(text: Any, spans: Any) -> tuple[Any, list[tuple[SpanRange, ...]]]:
         return joined, [ranges]
     if not isinstance(text, str):
         raise UsageError("texts as spans divide one text", where="spans", hint="pass the ranges of each text")
-    divided, at = [], 0
+    divided = []
+    at = 0
     for item in ranges:
         piece = joined[item.start : item.end]
         start = text.find(piece, at)

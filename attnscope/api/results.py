@@ -130,7 +130,8 @@ class Result(Generic[Data]):
         target = file_path(path)
         if table is not None and not (isinstance(self.data, Report) and target.suffix.lower() in TABLES):
             raise UsageError("needs a report in a .csv or .parquet file", where="table", hint="leave it out")
-        digits, width = self._digits_of(precision), _columns(width)
+        digits = self._digits_of(precision)
+        width = _columns(width)
         parts = file_parts(self.data, target, table=table, precision=digits, width=width)
         check_target(target, force=force)
         write_atomic(target, parts, force=force)
@@ -285,7 +286,8 @@ class HeadResult(Result[Report], TextAxes):
         Raises:
             AttnscopeError: The report does not hold this query, or fewer than `k` contributors.
         """
-        text, top = self._text, self._head.top
+        text = self._text
+        top = self._head.top
         kept = top.keys.shape[1]
         if k is not None and not (isinstance(k, int | np.integer) and 0 <= k <= kept):
             raise UsageError(f"the report keeps {kept} contributors", where="k", hint=f"inspect with top={k}")
@@ -417,7 +419,8 @@ class TextArrays(TextAxes):
         """Return one head, by the layer (number or `mean`) and the head; -1 is the model's last that attends."""
         if not isinstance(unit, tuple) or len(unit) != 2:
             raise UsageError(f"{unit!r} is not a layer and head", hint="use report[layer, head]")
-        report, text = self._report, self._text
+        report = self._report
+        text = self._text
         provenance = report.provenance
         layer, head = (
             every[selected] if isinstance(selected, int | np.integer) and -len(every) <= selected < 0 else selected
@@ -440,7 +443,8 @@ class TextResult(TextArrays):
     """
 
     def __init__(self, report: Report, text: TextReport) -> None:
-        self._alone, self.data = InspectResult(msgspec.structs.replace(report, texts=[text])), text
+        self._alone = InspectResult(msgspec.structs.replace(report, texts=[text]))
+        self.data = text
 
     @property
     def _report(self) -> Report:
@@ -515,7 +519,8 @@ def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | N
         wanted = "table" if chosen is None else f"table '{chosen}'"
         hint = f"it has {', '.join(there)}" if there else None
         raise UsageError(f"the {what} has no {wanted}", where="table", hint=hint)
-    names, pd = columns(chosen, settings), import_pandas()
+    names = columns(chosen, settings)
+    pd = import_pandas()
     parts = [part for record in records if record.status == "ok" for part in tables(chosen, record)]
     joined = {name: _joined([part[name] for part in parts]) for name in names}
     for name in INTEGERS:

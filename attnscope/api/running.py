@@ -82,7 +82,8 @@ def given_texts(values: Mapping[str, Any], live: "Mapping[str, InMemory]") -> tu
 
 def _unused_name(plain: str, owner: object, member: str, objects: "Mapping[str, InMemory]") -> str:
     """Return a name, numbered if another model or array than that of `owner` has it."""
-    name, count = plain, 1
+    name = plain
+    count = 1
     while name in objects and getattr(objects[name], member, None) is not owner:
         count += 1
         name = f"{plain} {count}"

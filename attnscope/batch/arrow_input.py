@@ -14,8 +14,12 @@ from attnscope.findings.codec import decode_json
 ENDINGS = {"arrow": "arrow", "feather": "arrow", "parquet": "parquet"}  # of a name, to the format
 _HIDDEN = ("_", ".")  # first characters of names that are no part of a table, such as _SUCCESS
 _TEXT = ("string", "large_string", "string_view")
-_STATE, _SPLITS = "state.json", "dataset_dict.json"  # of `datasets`
-_FILE, _OLD = b"ARROW1", b"FEA1"  # first bytes of Arrow's file format, which has an index, and of the first Feather
+# of `datasets`
+_STATE = "state.json"
+_SPLITS = "dataset_dict.json"
+# first bytes of Arrow's file format, which has an index, and of the first Feather
+_FILE = b"ARROW1"
+_OLD = b"FEA1"
 _ROWS = 1024  # of a table that are Python values at a time
 
 

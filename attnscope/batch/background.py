@@ -30,7 +30,8 @@ class RecordSink:
 
     def copy(self, count: int) -> "Counter[str]":
         """Copy the next records of the old dump to the new one and count them by status."""
-        beside, statuses = self._journal.beside, self._journal.copy(count)
+        beside = self._journal.beside
+        statuses = self._journal.copy(count)
         self._settle(beside)
         return statuses
 
@@ -81,7 +82,8 @@ class BackgroundWriter:
     """
 
     def __init__(self, sink: RecordSink) -> None:
-        self._sink, self._pool = sink, ThreadPoolExecutor(1, "attnscope-writer")
+        self._sink = sink
+        self._pool = ThreadPoolExecutor(1, "attnscope-writer")
         self._pending: tuple[Future[None], Callable[[], None]] | None = None
 
     def submit(self, write: Callable[[], None], then: Callable[[], None]) -> None:

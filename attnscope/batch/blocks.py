@@ -32,15 +32,21 @@ class BlockCounter:
     """Assign consecutive texts to blocks; without a bound on their size, everything is one block."""
 
     def __init__(self, bounds: Grouping) -> None:
-        self._bounds, self._block, self._characters, self._texts = bounds, 0, 0, 0
+        self._bounds = bounds
+        self._block = 0
+        self._characters = 0
+        self._texts = 0
 
     def next(self, characters: int) -> int:
         """Return the block of the next text, counted from 0."""
         most = self._bounds.most_characters(self._block)
         full = self._characters + characters > most or self._texts == self._bounds.block_texts
         if most and self._texts and full:
-            self._block, self._characters, self._texts = self._block + 1, 0, 0
-        self._characters, self._texts = self._characters + characters, self._texts + 1
+            self._block = self._block + 1
+            self._characters = 0
+            self._texts = 0
+        self._characters = self._characters + characters
+        self._texts = self._texts + 1
         return self._block
 
 
@@ -49,10 +55,13 @@ def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> ran
     end = _end(settings)
     if end is None or end >= len(costs):
         return range(0)
-    blocks, first, last = BlockCounter(bounds), settings.skip, 0
+    blocks = BlockCounter(bounds)
+    first = settings.skip
+    last = 0
     for index, characters in enumerate(islice(costs, settings.skip, end + 1), settings.skip):
         if (block := blocks.next(characters)) != last:
-            first, last = index, block
+            first = index
+            last = block
     return range(first, end)
 
 
@@ -60,7 +69,8 @@ class SelectedItems:
     """The items of an input that `--skip`, `--limit` and `--shard` leave."""
 
     def __init__(self, given: InputReader, settings: Settings) -> None:
-        self._given, self._settings = given, settings
+        self._given = given
+        self._settings = settings
 
     @property
     def costs(self) -> Sequence[int]:

@@ -50,7 +50,8 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
     Returns:
         The number of rows, and their kind: `records`, or the name of the table.
     """
-    there, here = _format(source, "IN"), _format(target, "OUT")
+    there = _format(source, "IN")
+    here = _format(target, "OUT")
     if table is not None and (there.table or not here.table):
         message = "IN is already a table" if there.table else "OUT is not a table"
         raise UsageError(message, where=arg("table"), hint=f"{arg('table')} needs a {' or '.join(TABLES)} OUT")
@@ -88,12 +89,14 @@ def _write_dump(dump: Dump, target: Path) -> int:
 
 
 def _windows(dump: Dump) -> Iterator[list[Record]]:
-    window, values = list[Record](), 0
+    window = list[Record]()
+    values = 0
     for record in dump.records():
         size = sum(array.size for array in arrays_of(record).values())
         if window and (values + size > dump.header.grouping.window or len(window) == MAX_WINDOW_RECORDS):
             yield window
-            window, values = [], 0
+            window = []
+            values = 0
         window.append(record)
         values += size
     if window:

@@ -26,20 +26,27 @@ class DirectWriter:
     def __init__(self, files: FileSystem) -> None:
         self._files = files
         self._buffer: Bytes = np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), dtype=np.uint8)
-        self._descriptor, self._used, self._direct, self._crc = -1, 0, False, 0
+        self._descriptor = -1
+        self._used = 0
+        self._direct = False
+        self._crc = 0
 
     def start(self, descriptor: int) -> None:
         """Begin with an empty file."""
-        self._descriptor, self._used, self._crc = descriptor, 0, 0
+        self._descriptor = descriptor
+        self._used = 0
+        self._crc = 0
         self._direct = self._files.direct(descriptor)
 
     def put(self, data: Bytes) -> None:
         """Append bytes, (n,)."""
         while len(data):
             end = min(self._used + len(data), BUFFER_BYTES)
-            taken, data = data[: end - self._used], data[end - self._used :]
+            taken = data[: end - self._used]
+            data = data[end - self._used :]
             np.copyto(self._buffer[self._used : end], taken)  # numpy and zlib release the GIL
-            self._crc, self._used = crc32(self._buffer[self._used : end].data, self._crc), end
+            self._crc = crc32(self._buffer[self._used : end].data, self._crc)
+            self._used = end
             if end == BUFFER_BYTES:
                 self._flush()
 

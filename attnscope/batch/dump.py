@@ -68,7 +68,8 @@ def write_dump(
             source.require_model("cutting heads" if "effects" in order.settings.keep else "cutting spans")
         items = SelectedItems(given, order.settings)
         loaded = Loader(order, run, session, given.facts(), items, journal).load()
-        header, holds = loaded.header, loaded.holds
+        header = loaded.header
+        holds = loaded.holds
         total = items.count(header.grouping)
         before = journal.written
         if before.header is None:

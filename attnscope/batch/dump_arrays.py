@@ -107,7 +107,8 @@ class DumpArrays(Mapping[str, RaggedArray]):
         shards = [shard for shard in self._shards if name in shard.paths]
         if not shards:
             raise KeyError(name)
-        own, axes = own_axes(name), declared(name).axes
+        own = own_axes(name)
+        axes = declared(name).axes
         moved = ("text", *axes)
         if len(own) == 1:
             moved = (axes[own[0]], *(axis for index, axis in enumerate(axes) if index != own[0]))

@@ -19,7 +19,9 @@ from attnscope.batch.formats import format_of
 
 _STEP = 1024  # compressed bytes read at a time: four bytes may decompress to 128 KiB, so at most 32 MiB result
 _BUFFER_BYTES = 1 << 16
-_GZIP_LEVEL, _ZSTD_LEVEL = 6, 3  # the default of both programs
+# the default of both programs
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 3
 _GZIP_MEMBERS = 16 + zlib.MAX_WBITS  # as zlib says it
 _ZSTD_MAGIC = b"(\xb5/\xfd"
 _LARGEST_HEADER = 1 << 16  # bytes, compressed or not; a header has a few thousand
@@ -38,7 +40,10 @@ class FrameReader(io.RawIOBase):
     """
 
     def __init__(self, file: BinaryIO, new: Callable[[], Any], damage: type[Exception], end: int | None = None) -> None:
-        self._file, self._new, self._damage, self._end = file, new, damage, end
+        self._file = file
+        self._new = new
+        self._damage = damage
+        self._end = end
         self._frame: Any = None
         self._ready = memoryview(b"")
         self._packed = self.complete = 0
@@ -58,7 +63,8 @@ class FrameReader(io.RawIOBase):
             self._packed += len(packed)
             self._ready = memoryview(self._unpack(packed))
         count = min(len(buffer), len(self._ready))
-        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
         return count
 
     def _unpack(self, packed: bytes) -> bytes:
@@ -69,7 +75,8 @@ class FrameReader(io.RawIOBase):
                 contents.append(frame.decompress(packed))
                 packed = frame.unused_data if frame.eof else b""
                 if frame.eof:
-                    self._frame, self.complete = None, self._packed - len(packed)
+                    self._frame = None
+                    self.complete = self._packed - len(packed)
         except self._damage as e:
             raise EOFError(str(e)) from e
         return b"".join(contents)
@@ -126,7 +133,8 @@ def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader
 
 def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
     """Yield the lines of a dump, none long enough to fill the memory: a few packed bytes may hold a very long one."""
-    limit, number = _LARGEST_HEADER, 1
+    limit = _LARGEST_HEADER
+    number = 1
     while line := file.readline(limit + 1):
         if len(line) > limit:
             if number == 1:
@@ -135,7 +143,8 @@ def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
             message = f"the line is longer than {limit:,} bytes, a part of the memory that is free"
             raise AttnscopeError(message, where=f"{path}:{number}", hint="free memory")
         yield line
-        limit, number = (limit if number > 1 else available_memory() // _COPIES), number + 1
+        limit = limit if number > 1 else available_memory() // _COPIES
+        number = number + 1
 
 
 def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
@@ -144,7 +153,8 @@ def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
         if not packing.magic.startswith(file.read(len(packing.magic))):
             raise not_a_dump(path)
         file.seek(0)
-        reader, first = FrameReader(file, packing.new_reader, packing.damage), b""
+        reader = FrameReader(file, packing.new_reader, packing.damage)
+        first = b""
         try:
             while part := reader.read(_BUFFER_BYTES):
                 if not reader.complete and len(first) < _LARGEST_HEADER:

@@ -59,7 +59,8 @@ def count_values(settings: Settings, units: int, sizes: tuple[int, int, int], d_
 def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
     """Return places of texts that go together: neighbours in length, as many as the bounds allow, at least one."""
     groups: list[list[int]] = []
-    last, values = TextSize(0, 0, 0), 0
+    last = TextSize(0, 0, 0)
+    values = 0
     for place in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):
         size = sizes[place]
         # Texts are sorted by length, so the new text is the longest: the others are padded to its length.

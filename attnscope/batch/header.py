@@ -179,10 +179,12 @@ def find_change(old: Header, new: Header) -> str | None:
     Options come first, since another `--tokenizer` also changes the fingerprint.
     """
     was, now = (_flat(msgspec.to_builtins(header)) for header in (old, new))
-    before, after = _typed(old, was), _typed(new, now)
+    before = _typed(old, was)
+    after = _typed(new, now)
     for name in before:
         if before[name] != after[name]:
-            old_value, new_value = before[name], after[name]
+            old_value = before[name]
+            new_value = after[name]
             start = f"without {arg(name)}" if old_value is None else f"with {arg(name, old_value)}"
             end = f"without {arg(name)}" if new_value is None else arg(name, new_value)
             return f"was started {start}, now it is {end}"
@@ -197,7 +199,8 @@ def find_change(old: Header, new: Header) -> str | None:
 
 def _typed(header: Header, flat: dict[str, Any]) -> dict[str, Value]:
     """Return the value of every option by its name; None if it is left out."""
-    settings, mask = header.settings, header.mask
+    settings = header.settings
+    mask = header.mask
     parts = tuple(part for part in settings.keep if part != "stages")
     return {
         **{name.partition(".")[2]: flat.get(name) for name in _OPTIONS},

@@ -221,7 +221,8 @@ def _row(index: int, number: int, name: str, header: list[str], cells: list[str]
 
 def from_row(index: int, number: int, name: str, row: dict[str, Any], column: str) -> Item:
     """Return a row of a table."""
-    text, known = row.pop(column), dict[str, Any]()
+    text = row.pop(column)
+    known = dict[str, Any]()
     try:
         for key in [key for key in _KINDS if key in row]:
             known[key] = _typed(row.pop(key), key)

@@ -85,7 +85,9 @@ def sealing(start: memoryview, crc: int) -> tuple[bytes, int]:
 
 def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
     """Return a line's JSON without its check, and the CRC-32 of the file up to its end; None if the check fails."""
-    body, tail = memoryview(line)[:-CHECK_BYTES], line[-CHECK_BYTES:]  # a line may be long: it is copied only once
+    # a line may be long: it is copied only once
+    body = memoryview(line)[:-CHECK_BYTES]
+    tail = line[-CHECK_BYTES:]
     check = crc32(body, crc)
     if len(line) <= CHECK_BYTES or tail != CHECK_TAIL % check:
         return None
@@ -156,11 +158,14 @@ class Journal:
 
     def __init__(self, path: Path, *, force: bool, files: FileSystem) -> None:
         check_target(path, force=True)
-        self.path, self._files, self.written = path, files, JournalState()
+        self.path = path
+        self._files = files
+        self.written = JournalState()
         self._packing = packing_of(path)
         self.framed = self._packing is not None
         self._frame: _Frame | None = None
-        self._new, self._is_new = path.with_name(f".{path.name}.new"), not path.exists()
+        self._new = path.with_name(f".{path.name}.new")
+        self._is_new = not path.exists()
         self._old: int | None = None
         self.saved = 0
         # Number of records to write before the new file replaces the old one.
@@ -216,10 +221,13 @@ class Journal:
         """Continue in a new file, which replaces this one after `owed` records."""
         with naming_errors(self._new):
             descriptor = self._files.open(self._new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
-            self._old, self._descriptor = self._descriptor, descriptor
+            self._old = self._descriptor
+            self._descriptor = descriptor
             copy_permissions(descriptor, self.path)
             self._files.lock(descriptor)
-        self.written, self._owed, self.saved = JournalState(), owed, 0
+        self.written = JournalState()
+        self._owed = owed
+        self.saved = 0
 
     def rewrite(self, header: bytes) -> None:
         """Begin a new file beside this one; with `skip` and `copy`, the writer goes through the old records."""
@@ -275,7 +283,8 @@ class Journal:
     def _end_frame(self) -> None:
         """Write the frame of the lines that have come so far, if there are any and they are compressed."""
         if self._frame is not None:
-            frame, self._frame = self._frame, None
+            frame = self._frame
+            self._frame = None
             self._put(b"".join((*frame.parts, frame.packer.flush())), frame.size, frame.records)
 
     def settle(self, count: int) -> None:
@@ -287,7 +296,8 @@ class Journal:
         with naming_errors(self.path):
             self._files.replace(self._new, self.path)
             self._files.sync_folder(self.path.parent)
-            old, self._old = self._old, None
+            old = self._old
+            self._old = None
             self._files.close(old)
 
     def finish(self, counts: "Counter[str]") -> None:
@@ -332,8 +342,12 @@ class Stream(Journal):
     """Write lines to standard output: no lock, no earlier records, nothing to resume."""
 
     def __init__(self) -> None:
-        self.path, self.written, self.framed = Path("standard output"), JournalState(), False
-        self._old, self._owed, self.saved = None, 0, 0
+        self.path = Path("standard output")
+        self.written = JournalState()
+        self.framed = False
+        self._old = None
+        self._owed = 0
+        self.saved = 0
 
     def append(self, body: bytes) -> None:
         line, self.written.crc = seal(body, self.written.crc)

@@ -120,7 +120,10 @@ class Loader:
 
     def load(self) -> Loaded:
         """Open the model; with workers, each on a GPU of its own if it runs there."""
-        order, run, session, settings = self.order, self.run, self.session, self.order.settings
+        order = self.order
+        run = self.run
+        session = self.session
+        settings = self.order.settings
         if order.workers == 0 or not (run.device.startswith("cuda") or (run.device == "auto" and has_gpu_driver())):
             return self._load_here(order.workers)
         session.source(run)  # opened here, once for all workers
@@ -174,13 +177,16 @@ class Loader:
 
     def _load_here(self, workers: int | None) -> Loaded:
         """Open the model in this process, and choose how many processes compute unless `workers` says it."""
-        run, settings, journal = self.run, self.order.settings, self.journal
+        run = self.run
+        settings = self.order.settings
+        journal = self.journal
         old = None if journal.written.header is None else decoded(journal.written.header, Header, journal.path)
         source = self.session.source(run)
         model, bounds, holds = _open(settings, run, self.session, None if old is None else old.grouping)
         if workers != 0:
             if model.device.type not in ("cpu", "cuda"):
-                message, hint = f"processes cannot share a model on {model.device.type}", arg("device", "cpu")
+                message = f"processes cannot share a model on {model.device.type}"
+                hint = arg("device", "cpu")
                 raise AttnscopeError(message, where=arg("workers"), hint=f"remove it, or use {hint}")
             if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
                 model.warm_up()  # workers that are forked now share the weights
@@ -212,8 +218,12 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     or as `--max-memory` allows, however much memory is free.
     """
     units = count_units(run, source)
-    layers, heads, tokens = source.config.n_layers, source.config.n_heads, 256
-    cells, copied_elements, cut = units * tokens, source.copied_elements, bool(settings.runs_again)
+    layers = source.config.n_layers
+    heads = source.config.n_heads
+    tokens = 256
+    cells = units * tokens
+    copied_elements = source.copied_elements
+    cut = bool(settings.runs_again)
     demand = MemoryDemand(
         *(layers, 1, tokens, 1000, cells, 0, 0),
         heads=heads,
@@ -252,7 +262,8 @@ def _device_limits(run: RunConfig, a_token: int) -> DeviceLimits:
     memory = None if device is None else gpu_memory(device)
     if memory is None:
         return _ON_CPU
-    limits, room = _ON_GPU, min(memory.total, machine_memory()) // _SHARE_OF_GPU
+    limits = _ON_GPU
+    room = min(memory.total, machine_memory()) // _SHARE_OF_GPU
     while limits.tokens > _ON_CPU.tokens and limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES > room:
         limits = limits.halved()
     return limits
@@ -285,7 +296,8 @@ def _power_of_two(number: int) -> int:
 
 def _check_same(old: Header, new: Header, path: Path) -> None:
     """Refuse to resume a dump that was made with other settings; file names do not matter, and a limit may grow."""
-    old_limit, new_limit = old.settings.limit, new.settings.limit
+    old_limit = old.settings.limit
+    new_limit = new.settings.limit
     if old_limit is not None and (new_limit is None or new_limit > old_limit):
         old = replace(old, settings=replace(old.settings, limit=new_limit))
     change = find_change(old, new)

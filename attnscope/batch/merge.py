@@ -44,11 +44,14 @@ class _Target:
     """Writer of the new dump's lines, past the page cache, which would copy each byte and wait for the disk, too."""
 
     def __init__(self, path: Path) -> None:
-        self._packing, self._crc, files = packing_of(path), 0, FileSystem()
+        self._packing = packing_of(path)
+        self._crc = 0
+        files = FileSystem()
         self._descriptor = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         self._blocks = DirectWriter(files)
         self._blocks.start(self._descriptor)
-        self._pool, self._pending = ThreadPoolExecutor(1, "attnscope-merge"), Future[None]()
+        self._pool = ThreadPoolExecutor(1, "attnscope-merge")
+        self._pending = Future[None]()
         self._pending.set_result(None)
 
     def put(self, bodies: list[bytes]) -> None:
@@ -79,7 +82,8 @@ class _Target:
 
 def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda records: None) -> End:
     """Join the finished parts of a dump to a new file of lines or, of folders, a new folder; return the end line."""
-    folders, done = part_set.parts[0].path.is_dir(), 0
+    folders = part_set.parts[0].path.is_dir()
+    done = 0
     if folders:
         target.mkdir()
     with naming_errors(target), closing(_Target(target / INDEX if folders else target)) as lines:
@@ -140,7 +144,8 @@ def _copy_shards(source: Path, target: Path, bodies: list[bytes]) -> None:
     for shard in dict.fromkeys(decode_json(body, _Shard) for body in bodies):
         if shard.shard is None or (target / shard.shard).exists():
             continue
-        path, crc = source / shard.shard, 0
+        path = source / shard.shard
+        crc = 0
         with naming_errors(path, reading=True), open(path, "rb") as file, open(target / shard.shard, "wb") as copy:
             while piece := file.read(_PIECE):
                 crc = crc32(piece, crc)

@@ -30,7 +30,9 @@ def page_of(source: Path) -> tuple[Iterator[bytes], str]:
     report = read_report(source) if source.suffix == ".json" else None
     if report is not None:
         return export(report, Path("page.html")), counted(len(report.texts), "text")
-    walk, chosen, rows = dump_source(source), 0, 0
+    walk = dump_source(source)
+    chosen = 0
+    rows = 0
     for text in itertools.takewhile(walk.store.reach, itertools.count()):
         scene = walk.scene(Variant(text, walk.masks[0]))
         rows += 0 if scene is None else len(scene.layers) * len(scene.heads) * len(scene.queries.positions)

@@ -25,7 +25,8 @@ from attnscope.batch.journal import Journal
 from attnscope.batch.records import Record, encode
 from attnscope.findings.record_parts import TABLES
 
-MANIFEST, COMPLETE = ".manifest.jsonl", "_SUCCESS.parquet"
+MANIFEST = ".manifest.jsonl"
+COMPLETE = "_SUCCESS.parquet"
 _ROWS = 1 << 17  # of a row group
 _PIECE = 1 << 20
 _WRITER = re.compile(r"parquet-cpp-arrow version \d[\w.-]*")
@@ -44,7 +45,9 @@ class ParquetSink(RecordSink):
 
     def __init__(self, journal: Journal, folder: Path, settings: Settings, files: FileSystem) -> None:
         super().__init__(journal)
-        self._folder, self._settings, self._files = folder, settings, files
+        self._folder = folder
+        self._settings = settings
+        self._files = files
         self._kinds = _kinds(settings)
         for kind in self._kinds:
             tables.kind_of(settings, kind)
@@ -64,7 +67,8 @@ class ParquetSink(RecordSink):
         name = check = None
         files = [_table(kind, self._settings, there) for kind in self._kinds] if there else []
         if there:
-            name, crc = f"{there[0].index:09d}.parquet", 0
+            name = f"{there[0].index:09d}.parquet"
+            crc = 0
             for data in files:
                 crc = crc32(data, crc)
             check = f"{crc:08x}"
@@ -151,7 +155,8 @@ def verify_folder(folder: Path, settings: Settings, named: Collection[str]) -> N
     PARQUET.require("a .parquet folder", where=folder)
     from pyarrow import ArrowException, parquet
 
-    marker, hint = folder / COMPLETE, "run the command that wrote it again"
+    marker = folder / COMPLETE
+    hint = "run the command that wrote it again"
     if not marker.exists():
         raise AttnscopeError(f"has no {COMPLETE}", where=folder, hint=hint)
     expected = _table(_kinds(settings)[0], settings, [])

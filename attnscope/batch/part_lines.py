@@ -14,7 +14,8 @@ from attnscope.batch.journal import unseal
 
 RESTORE = "restore it from a backup, or run batch for this part again"
 END_LINE = 1 << 64  # in the order of lines, among numbers of records
-_HEADER_LINE, _NOTHING = -1, END_LINE + 1
+_HEADER_LINE = -1
+_NOTHING = END_LINE + 1
 _CHUNK = 1 << 21  # bytes that are read at a time
 _PACKED = 1 << 16  # the same of a compressed file
 _HEAD = 64  # bytes of a line in which its number is
@@ -35,7 +36,8 @@ class PartLines:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._packing = path, packing_of(path)
+        self.path = path
+        self._packing = packing_of(path)
         # `_inside` counts the lines of a frame that ends in a later run.
         self._place = self._inside = self._crc = self._number = self.records = 0
         self.next_index = _HEADER_LINE
@@ -43,7 +45,8 @@ class PartLines:
 
     def runs(self, count: int) -> Iterator[list[bytes]]:
         """Yield the JSON of the next records in chunks, each frame by itself; OutOfOrder if another record comes."""
-        first, begun = self.next_index, self._number
+        first = self.next_index
+        begun = self._number
         with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
             while (left := begun + count - self._number) > 0:
                 bodies = self._chunk(file, left)
@@ -84,7 +87,8 @@ class PartLines:
             lines = every[self._inside : self._inside + most]
             self._inside += len(lines)
             if self._inside == len(every):
-                self._place, self._inside = self._place + size, 0
+                self._place = self._place + size
+                self._inside = 0
         if not lines:
             raise self._damaged("the line is cut off")
         return [self._unsealed(line) for line in lines]
@@ -99,7 +103,9 @@ class PartLines:
 
     def _frame(self, file: BinaryIO, packing: Packing, least: int | None = None) -> tuple[bytearray, int]:
         """Read one frame, or its first bytes, and return its content and its size; nothing at the end of the file."""
-        reader, content, size = packing.new_reader(), bytearray(), 0
+        reader = packing.new_reader()
+        content = bytearray()
+        size = 0
         try:
             while not reader.eof and (least is None or len(content) < least):
                 if not (packed := file.read(_PACKED if least is None else _HEAD)):

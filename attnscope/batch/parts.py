@@ -68,7 +68,8 @@ class PartSet:
     @property
     def total(self) -> int:
         """Records that the whole dump will have."""
-        settings, records = self.header.settings, self.header.input.records
+        settings = self.header.settings
+        records = self.header.input.records
         end = records if settings.limit is None else min(records, settings.skip + settings.limit)
         return max(0, end - settings.skip)
 
@@ -154,7 +155,8 @@ def end_of(tail: bytes) -> End | None:
 
 def _counted(path: Path, lines: Path, header: Header) -> ShardPart:
     """Count the records of a part by its lines, of which the first is the header and the last may be cut off."""
-    count, last = -1, b""
+    count = -1
+    last = b""
     try:
         with open_lines(lines) as file:
             while piece := file.read(_PIECE):
@@ -173,7 +175,8 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
     empty = [part.path for part in every if part.header is None]
     if not parts or parts[0].header is None:
         raise AttnscopeError("none of the parts has a header yet", where=paths[0], hint="wait until batch has started")
-    first, header = parts[0], whole_header(parts[0].header)
+    first = parts[0]
+    header = whole_header(parts[0].header)
     seen: dict[int, ShardPart] = {}
     for part in parts:
         assert part.header is not None
@@ -205,12 +208,14 @@ def whole_header(header: Header) -> Header:
 
 def describe_status(part_set: PartSet, *, alone: bool = False) -> str:
     """Return the progress of parts as one line; of one `alone`, only its own share of the records is waited for."""
-    number, total = part_set.count, part_set.total
+    number = part_set.count
+    total = part_set.total
     about = ""
     if alone and number > 1 and part_set.parts[0].end is not None:
         total = part_set.records
     elif alone and number > 1:
-        total, about = round(total / number), "about "
+        total = round(total / number)
+        about = "about "
     percent = 100 * part_set.records // total if total else 100
     line = [f"{part_set.records:,} of {about}{total:,} texts ({percent} %)"]
     finished = sum(part.end is not None for part in part_set.parts)

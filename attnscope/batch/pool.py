@@ -107,9 +107,13 @@ class PoolRunner(Generic[T]):
         workers: int,
         in_child: Callable[[], None] = lambda: None,
     ) -> None:
-        self._work, self._sink, self._options, self._in_child = work, sink, options, in_child
+        self._work = work
+        self._sink = sink
+        self._options = options
+        self._in_child = in_child
         self._done = len(options.before.indices)
-        self._count, self._processes = workers, list[_Process]()
+        self._count = workers
+        self._processes = list[_Process]()
         self._blocks = deque[_Block]()  # in input order, the first of which is being written
         self._waiting = deque[_Block]()  # without a worker, in input order
         self._buffered = self._seen = 0
@@ -175,7 +179,8 @@ class PoolRunner(Generic[T]):
         return None
 
     def _send(self, process: _Process, block: _Block) -> None:
-        process.block, process.group = block, ()
+        process.block = block
+        process.group = ()
         with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which `_receive` finds out
             process.pipe.send(Task(block.items, block.received, block.suspects, block.groups))
 
@@ -198,7 +203,8 @@ class PoolRunner(Generic[T]):
         block = process.block
         assert block is not None
         if kind == "group":
-            process.group, block.idle_deaths = content, 0
+            process.group = content
+            block.idle_deaths = 0
         elif kind == "computed":
             process.group, (indices, records) = (), content
             block.groups[indices] = records
@@ -212,7 +218,8 @@ class PoolRunner(Generic[T]):
             self.summary.time_texts(content.slowest)
             self._options.on_progress(self.summary)
         elif kind == "end":
-            block.ended, process.block = True, None
+            block.ended = True
+            process.block = None
         elif kind == "error":
             error, (message, where, hint) = content
             raise error(message, where=where, hint=hint)
@@ -226,7 +233,8 @@ class PoolRunner(Generic[T]):
         code = os.waitstatus_to_exitcode(status)
         reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._processes.remove(process)
-        block, group = process.block, process.group
+        block = process.block
+        group = process.group
         assert block is not None
         self._waiting.append(block)
         self._waiting = deque(sorted(self._waiting, key=lambda waiting: waiting.items[0].index))
@@ -296,11 +304,15 @@ class PoolRunner(Generic[T]):
             pipe.send_bytes(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
 
         try:
-            work, options, everything = self._work(number), self._options, self._sink.needs_all_records
+            work = self._work(number)
+            options = self._options
+            everything = self._sink.needs_all_records
             computer = WindowComputer(work, options.bounds, holds=options.holds, needs_all_records=everything)
             while True:
                 task: Task = pipe.recv()
-                computer.suspects, computer.run_group, place = task.suspects, group_runner(task, work, send), 0
+                computer.suspects = task.suspects
+                computer.run_group = group_runner(task, work, send)
+                place = 0
                 for window in computer.windows(task.items):
                     done = min(max(0, task.done - place), len(window.items))
                     place += len(window.items)
@@ -315,7 +327,8 @@ class PoolRunner(Generic[T]):
             send("bug", traceback.format_exc())
 
     def _kill(self) -> None:
-        processes, self._processes = self._processes, []
+        processes = self._processes
+        self._processes = []
         for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
@@ -327,7 +340,9 @@ class PoolRunner(Generic[T]):
 
 def _suspects(block: _Block, group: tuple[int, ...]) -> Suspects:
     """Return the suspects in a block after a worker died that computed a group."""
-    suspects, reasons, is_alone = block.suspects, block.deaths[group], len(group) == 1
+    suspects = block.suspects
+    reasons = block.deaths[group]
+    is_alone = len(group) == 1
     if not is_alone and len(reasons) == 1:
         return replace(suspects, alone={*suspects.alone, *group})
     tries, most = (len(reasons), _DEATHS) if is_alone else (len(reasons) - 1, _TOGETHER)

@@ -41,10 +41,12 @@ class PreparedText:
 def run_config(settings: Settings, given: RunConfig) -> RunConfig:
     """Return the RunConfig of a dump's settings, without texts."""
     effects = settings.runs_again
-    layer, head = parse_indices(settings.layer, "layer"), parse_indices(settings.head, "head")
+    layer = parse_indices(settings.layer, "layer")
+    head = parse_indices(settings.head, "head")
     if (layer, head) == (given.layer, given.head):
         # Errors name the option that was typed.
-        layer, head = given.layer, given.head
+        layer = given.layer
+        head = given.head
     for option, word in ((arg("layer"), layer.word), (arg("head"), head.word)):
         if word == "auto":
             raise UsageError(
@@ -96,9 +98,12 @@ class TextPreparer:
     """
 
     def __init__(self, run: RunConfig, settings: Settings, session: Session) -> None:
-        self._run, self._settings, self._session = run, settings, session
+        self._run = run
+        self._settings = settings
+        self._session = session
         self._source = session.source(run)
-        self.units, self.d_value = count_units(run, self._source), self._source.config.d_value
+        self.units = count_units(run, self._source)
+        self.d_value = self._source.config.d_value
 
     def read_ahead(self, items: Sequence[Item]) -> None:
         """Encode texts at once, for the calls of `prepare` that follow."""

@@ -88,7 +88,8 @@ class RecordCounter:
     """
 
     def __init__(self, parts: Sequence[Path]) -> None:
-        self._places, self._lines = dict.fromkeys(parts, 0), dict.fromkeys(parts, 0)
+        self._places = dict.fromkeys(parts, 0)
+        self._lines = dict.fromkeys(parts, 0)
         ends = {part: read_part(part).end for part in parts if part.exists()}
         self.finished = {part: end.records for part, end in ends.items() if end is not None}
 
@@ -164,15 +165,18 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     parts = [folder.absolute() / f"part-{number:04d}-of-{count:04d}{ending}" for number in range(1, count + 1)]
     options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
     remote = ray.remote(max_restarts=-1, max_task_retries=-1, **options)(ShardWriter)
-    counter, summary = RecordCounter(parts), Summary()
+    counter = RecordCounter(parts)
+    summary = Summary()
     waiting = [number for number, part in enumerate(parts, 1) if part not in counter.finished]
     free_actors = [remote.remote(os.getcwd()) for _ in range(min(actors, len(waiting)))]
-    summary.workers, summary.resumed = actors, counter.records()
+    summary.workers = actors
+    summary.resumed = counter.records()
     running: dict[Any, tuple[Any, int]] = {}
 
     def hand_out() -> None:
         while waiting and free_actors:
-            actor, number = free_actors.pop(), waiting.pop(0)
+            actor = free_actors.pop()
+            number = waiting.pop(0)
             running[actor.write.remote(_shard(order, parts[number - 1], number, count))] = actor, number
 
     hand_out()

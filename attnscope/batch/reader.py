@@ -112,7 +112,8 @@ class InputReader:
             digest = self._digest()
         except OSError as e:
             raise AttnscopeError(f"cannot be read ({e.strerror or e})", where=self.name) from e
-        ids, self.costs = array("q"), array("I")
+        ids = array("q")
+        self.costs = array("I")
         for item in self.items():
             ids.append(hash(item.id))
             self.costs.append(cost(item))

@@ -35,16 +35,19 @@ class RecordStore:
     """The records with findings of a dump; `total` is None until their number is known."""
 
     def __init__(self, path: Path) -> None:
-        self.dump, self.path = Dump(path), path
+        self.dump = Dump(path)
+        self.path = path
         self._bodies = self.dump.record_bodies()
         self._kept: OrderedDict[int, bytes] = OrderedDict()
         # A screen draws a record while a thread reads on.
-        self._bytes, self._lock = 0, RLock()
+        self._bytes = 0
+        self._lock = RLock()
         self._places = array("Q")  # of each record: bytes before its line, or records before it if it is compressed
         known = format_of(path)
         self._plain = known is not None and known.layout in ("lines", "shards") and known.packing is None
         self._lines = path / INDEX if path.is_dir() else path
-        self._at, end = 0, None
+        self._at = 0
+        end = None
         if self._plain:
             with open(self._lines, "rb") as file:
                 self._at = len(file.readline())
@@ -112,7 +115,8 @@ class RecordStore:
     def find(self, needle: str, start: int, progress: Progress) -> int | None:
         """Return the record with an id or number from 1, or the next after `start` that has the words; else None."""
         numbered = needle.isdigit() and int(needle) > 0
-        words, first = needle.casefold(), None
+        words = needle.casefold()
+        first = None
         for number, brief in self._briefs(progress):
             if str(brief.id) == needle:
                 return number

@@ -67,11 +67,13 @@ class Runner(Generic[T]):
     """One run over an input."""
 
     def __init__(self, work: TextWorker[T], sink: RecordSink, options: RunOptions) -> None:
-        holds, everything = options.holds, sink.needs_all_records
+        holds = options.holds
+        everything = sink.needs_all_records
         self._computer = WindowComputer(work, options.bounds, holds=holds, needs_all_records=everything)
         self._limit = _TimeLimit(options.until)  # its method, not one of this run: the model goes as the run does
         self._computer.run_group = self._limit.run_group
-        self._sink, self._options = sink, options
+        self._sink = sink
+        self._options = options
         self._done = len(options.before.indices)
         self._place = 0  # of the next window's first record among those of this run
         # A signal keeps it: nothing is handed on any more.
@@ -140,7 +142,8 @@ class Runner(Generic[T]):
         return len(indices)
 
     def _compute(self, window: TextWindow[T], done: int) -> WindowRecords:
-        computed, tokens = self.summary.computed, self.summary.tokens
+        computed = self.summary.computed
+        tokens = self.summary.tokens
 
         def on_records(new: list[Record]) -> None:
             self.summary.computed = computed + len(new)
@@ -151,7 +154,8 @@ class Runner(Generic[T]):
 
     def _write(self, window: WindowRecords, writer: BackgroundWriter) -> None:
         """Queue a window's last records, and stop before a failure that ends the dump."""
-        records, items = window.records, window.items
+        records = window.records
+        items = window.items
         fresh = len(records) - window.new
         failed = (at for at in range(fresh, len(records)) if self._options.strict and records[at].status == "failed")
         end = bad = next(failed, len(records))
@@ -179,7 +183,8 @@ class Runner(Generic[T]):
         if not self._handing_on.acquire(timeout=-1 if seconds is None else seconds):
             return
         partial = self._computer.partial
-        records, places = partial.records, [] if self._sink.whole_windows else partial.places
+        records = partial.records
+        places = [] if self._sink.whole_windows else partial.places
         finished = [records[place] for place in takewhile(records.__contains__, places)]
         if self._options.strict:
             finished = list(takewhile(lambda record: record.status != "failed", finished))

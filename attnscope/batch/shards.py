@@ -25,7 +25,9 @@ from attnscope.findings.arrays import Along
 from attnscope.findings.axes import declared_at
 
 _FIXED = {"unit", "rank", "width"}  # axes that have one length in all texts
-TEXTS, OFFSETS, SHAPES = "texts", "/offsets", "/shape"
+TEXTS = "texts"
+OFFSETS = "/offsets"
+SHAPES = "/shape"
 DTYPES = {"F32": np.float32, "I32": np.int32, "I16": np.int16, "U16": np.uint16, "I64": np.int64}
 NAMES = {np.dtype(dtype).name: name for name, dtype in DTYPES.items()}
 _NO_POSITION = 65_535
@@ -190,7 +192,8 @@ class Shard:
 
     def read(self, path: str, number: int, sources: int) -> _Array:
         """Return a text's part of an array as Record has it, positions as int32 and numbers as float32."""
-        part, own = self.part(path, number), own_axes(path)
+        part = self.part(path, number)
+        own = own_axes(path)
         if len(own) == 1:
             part = np.moveaxis(part, 0, own[0])
         if "rank" in declared(path).axes:

@@ -25,7 +25,9 @@ from attnscope.findings.record_parts import PARTS
 
 INDEX = "index.jsonl"
 STANDARD_OUTPUT = "-"
-_TEMPORARY, _SHARD, _NEW = ".shard.tmp", "[0-9]" * 9 + ".safetensors", ".new"
+_TEMPORARY = ".shard.tmp"
+_SHARD = "[0-9]" * 9 + ".safetensors"
+_NEW = ".new"
 _PAGE = 4096  # bytes
 
 
@@ -58,7 +60,9 @@ class SafetensorsSink(RecordSink):
 
     def __init__(self, journal: Journal, files: FileSystem) -> None:
         super().__init__(journal)
-        self._files, self._folder, self._blocks = files, journal.path.parent, DirectWriter(files)
+        self._files = files
+        self._folder = journal.path.parent
+        self._blocks = DirectWriter(files)
 
     def encode(self, records: Sequence[Record], new: int) -> Sequence[Record]:
         """Return a window as it is: writing its arrays takes the time."""
@@ -131,7 +135,8 @@ def _header(arrays: Sequence[ShardArray]) -> bytes:
     header: dict[str, Any] = {}
     end = 0
     for array in arrays:
-        start, end = end, end + array.nbytes
+        start = end
+        end = end + array.nbytes
         header[array.name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % _PAGE)

@@ -21,9 +21,12 @@ _SAMPLE = 16  # texts whose tokens are counted
 _WORTH_SAYING = 100_000_000  # bytes
 _SMALLER = 4  # times that averages of heads have to be smaller to be worth mentioning
 # Bytes of a number and of what a line has beside numbers, measured on glosses of WordNet through MiniLM.
-_EXACT, _ROUNDED = 10.5, 5.3
-_BINARY, _ROUNDED_BINARY = 4.0, 2.1
-_TOKEN, _UNIT = 75, 8
+_EXACT = 10.5
+_ROUNDED = 5.3
+_BINARY = 4.0
+_ROUNDED_BINARY = 2.1
+_TOKEN = 75
+_UNIT = 8
 _PACKED = {"gzip": 0.36, "zstd": 0.38}  # size of compressed lines in proportion to the lines
 
 

@@ -51,7 +51,8 @@ class _Staged:
     """A dump on this disk, and in its store."""
 
     def __init__(self, url: str) -> None:
-        self.path, self.store = staging_path(url), Store(url)
+        self.path = staging_path(url)
+        self.store = Store(url)
         if not self.path.name or self.store.url.count("/") < 3:
             raise UsageError("has no name", where=arg("output", url), hint=f"use {url.rstrip('/')}/dump.jsonl")
         self.is_table = self.path.suffix == ".parquet"

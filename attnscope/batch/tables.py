@@ -104,7 +104,8 @@ def columns(kind: str, settings: Settings) -> list[str]:
     """Return names of the columns of a table."""
     if kind == "matrices":
         return [*_HEADS, *_QUERY, *_KEY, "dimension", "stage", "value"]
-    table, names = PARTS[TABLES[kind]].table, [name for axis in _axes(TABLES[kind]) for name in _COLUMNS[axis]]
+    table = PARTS[TABLES[kind]].table
+    names = [name for axis in _axes(TABLES[kind]) for name in _COLUMNS[axis]]
     assert table is not None
     return [*_HEADS, *names, *(_VALUES[kind](settings) if kind in _VALUES else table.values)]
 
@@ -178,7 +179,8 @@ def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array
         values = {name: array.reshape(-1)[start : start + _PART] for name, array in arrays.items()}
         if "keys" in arrays:
             ranked = values["keys"] >= 0
-            cells, values = cells[ranked], {name: numbers[ranked] for name, numbers in values.items()}
+            cells = cells[ranked]
+            values = {name: numbers[ranked] for name, numbers in values.items()}
         places = dict(zip(axes, np.unravel_index(cells, shape), strict=True))
         table = _heads(record, places["unit"])
         for axis, place in places.items():
@@ -186,7 +188,8 @@ def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array
         yield table | (_keys(record, values.pop("keys")) if "keys" in values else {}) | values
 
 
-_QUERY, _KEY = ("query", "query_token"), ("key", "key_token")
+_QUERY = ("query", "query_token")
+_KEY = ("key", "key_token")
 # Columns of an axis.
 _COLUMNS = {
     "query": _QUERY,
@@ -381,7 +384,8 @@ def _parquet_parts(path: Path) -> Iterator[Any]:
 
 def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
     """Return a column as an array; another type is converted if that is lossless."""
-    column, kind = part.column(name), _arrow_type(pa, name)
+    column = part.column(name)
+    kind = _arrow_type(pa, name)
     try:
         cells = column.cast(kind)
     except pa.ArrowException as e:

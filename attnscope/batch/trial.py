@@ -20,7 +20,9 @@ from attnscope.batch.windows import OutOfTime, TextWorker, WindowComputer
 from attnscope.engines.torch_setup import limit_threads
 
 _SHARE = 0.01  # of the time that the run may take, for each of two trials
-_LEAST, _MOST = 0.15, 1.0  # seconds of a trial
+# seconds of a trial
+_LEAST = 0.15
+_MOST = 1.0
 _WORTH = 10.0  # seconds of one process below which nothing is tried
 _GAIN = 1.05  # how much faster workers have to be
 _TEXTS = 1024  # of a trial at most
@@ -40,7 +42,8 @@ def choose_workers(
     cpus = count_cpus()
     if bounds.threads:
         return (cpus if bounds.threads == 1 and cpus > 1 else 0), bounds
-    alone, shared = replace(bounds, threads=limit_threads(0)), replace(bounds, threads=threads or 1)
+    alone = replace(bounds, threads=limit_threads(0))
+    shared = replace(bounds, threads=threads or 1)
     characters = items.characters()
     guess = characters / CHARACTERS_OF_A_TOKEN * (_TOKEN + a_token / _RATE)
     if cpus < 2 or guess < _WORTH:

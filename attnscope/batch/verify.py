@@ -47,8 +47,10 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
             what = "has changed since, or is another file than" if now.records == facts.records else "differs from"
             message = f"{what} the input of {path} ({facts.records:,} texts, SHA-256 {facts.sha256[:12]}…)"
             raise AttnscopeError(message, where=name, hint=_OTHER)
-        selected, counts = SelectedItems(given, settings), Counter[str]()
-        total, texts = selected.count(dump.header.grouping), selected.select(dump.header.grouping)
+        selected = SelectedItems(given, settings)
+        counts = Counter[str]()
+        total = selected.count(dump.header.grouping)
+        texts = selected.select(dump.header.grouping)
         for record in records:
             item = next(texts, None)
             if item is None:
@@ -67,11 +69,13 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
 
 def _with_tables(dump: Dump, folder: Path) -> Iterator[Record]:
     """Yield the records of a manifest, and check the part files that they name."""
-    last, named = None, set[str]()
+    last = None
+    named = set[str]()
     for body in dump.record_bodies():
         record = decoded(body, Record, dump.path)
         if record.shard is not None and record.shard != last:
-            last, paths = record.shard, part_files(folder, record.shard)
+            last = record.shard
+            paths = part_files(folder, record.shard)
             named.add(last)
             if not paths:
                 raise AttnscopeError(f"the part {record.shard} is missing", where=folder, hint=_RESTORE)

@@ -112,13 +112,19 @@ class WindowComputer(Generic[T]):
     """
 
     def __init__(self, work: TextWorker[T], bounds: Grouping, *, holds: int, needs_all_records: bool) -> None:
-        self._work, self._bounds, self._holds, self._needs_all = work, bounds, holds, needs_all_records
-        self.partial, self.suspects = PartialWindow(), Suspects()
+        self._work = work
+        self._bounds = bounds
+        self._holds = holds
+        self._needs_all = needs_all_records
+        self.partial = PartialWindow()
+        self.suspects = Suspects()
         self.run_group: GroupRunner = lambda indices, compute: compute()
 
     def windows(self, items: Iterable[Item]) -> "Iterator[TextWindow[T]]":
         """Yield the windows of some blocks of the input."""
-        items_of, ready_of, sizes = list[Item](), list[T | Record](), list[TextSize]()
+        items_of = list[Item]()
+        ready_of = list[T | Record]()
+        sizes = list[TextSize]()
         values = tokens = 0
         bounds = self._bounds
         for item in self._read_ahead(items):
@@ -127,17 +133,21 @@ class WindowComputer(Generic[T]):
             full = values + size.values > bounds.window or 0 < bounds.window_tokens < tokens + size.longest
             if items_of and (full or len(items_of) == MAX_WINDOW_RECORDS or item.block != items_of[-1].block):
                 yield TextWindow(items_of, ready_of, sizes)
-                items_of, ready_of, sizes = [], [], []
+                items_of = []
+                ready_of = []
+                sizes = []
                 values = tokens = 0
             items_of.append(item)
             ready_of.append(ready)
             sizes.append(size)
-            values, tokens = values + size.values, tokens + size.longest
+            values = values + size.values
+            tokens = tokens + size.longest
         if items_of:
             yield TextWindow(items_of, ready_of, sizes)
 
     def _read_ahead(self, items: Iterable[Item]) -> Iterator[Item]:
-        unread, failure = iter(items), None
+        unread = iter(items)
+        failure = None
         while failure is None:
             texts = list[Item]()
             try:
@@ -176,7 +186,8 @@ class WindowComputer(Generic[T]):
         groups = group_texts([window.sizes[place] for place in places], self._bounds)
         chosen_groups = [[places[i] for i in group] for group in groups]
         for chosen in sorted(chosen_groups, key=lambda group: self._start_time(window, group)):
-            item, size = window.items[chosen[0]], window.sizes[chosen[0]]
+            item = window.items[chosen[0]]
+            size = window.sizes[chosen[0]]
             if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
                 error = f"{size.held:,} numbers are more than memory holds"
                 by_place[chosen[0]] = record_of(item, "failed", error=error, needs=size.held)
@@ -202,7 +213,8 @@ class WindowComputer(Generic[T]):
 
     def _group_records(self, window: TextWindow[T], chosen: list[int], seconds: dict[int, float]) -> list[Record]:
         """Compute a group's records; texts that may have ended a process run alone first, or are given up."""
-        indices, suspects = {window.items[place].index for place in chosen}, self.suspects
+        indices = {window.items[place].index for place in chosen}
+        suspects = self.suspects
         divided = not indices.isdisjoint(suspects.apart) or not indices.isdisjoint(suspects.failed)
         if len(chosen) > 1 and (divided or not indices.isdisjoint(suspects.alone)):
             singles = sorted(chosen, key=lambda place: self._start_time(window, [place]))
@@ -219,7 +231,8 @@ class WindowComputer(Generic[T]):
         def compute() -> list[Record]:
             begun = time.perf_counter()
             records = self._process(list(zip(items, (window.ready[place] for place in places), strict=True)))
-            took, lengths = time.perf_counter() - begun, [window.sizes[place].longest for place in places]
+            took = time.perf_counter() - begun
+            lengths = [window.sizes[place].longest for place in places]
             for item, length in zip(items, lengths, strict=True):
                 seconds[item.index] = took * length / max(1, sum(lengths))
             return records

@@ -48,8 +48,12 @@ class ModelWorker:
         stream_reason: str = "",
         memory: MemoryLimit | None = None,
     ) -> None:
-        self._memory, self._session, self._group = memory, session, group
-        self._run, self._settings, self._source = run, settings, session.source(run)
+        self._memory = memory
+        self._session = session
+        self._group = group
+        self._run = run
+        self._settings = settings
+        self._source = session.source(run)
         self._cuts = bool(settings.runs_again)
         plan = plan_for_texts(self._run, self._source, [])
         n_layers = self._source.config.n_layers if self._cuts else plan.n_layers_run
@@ -111,10 +115,12 @@ class ModelWorker:
 
     def _effects(self, text: PreparedText) -> dict[str, Any]:
         """Return the effect of every cut on one text, which runs alone: its variants are a batch by themselves."""
-        plan, loaded = self._plan([text.text_plan]), (self._model, self.device)
+        plan = self._plan([text.text_plan])
+        loaded = (self._model, self.device)
         arrays: dict[str, Any] = {}
         if "effects" in self._settings.keep:
-            options, cuts = AblationOptions(each="head"), [Cut("", (head,)) for head in self._heads]
+            options = AblationOptions(each="head")
+            cuts = [Cut("", (head,)) for head in self._heads]
             ablation = AblationRun.of(self._run, options, self._source, self._session, text.text_plan)
             arrays["positions"] = ablation.positions
             effects = cut_effects(ablation, cuts, plan, loaded, self._group)
@@ -145,7 +151,8 @@ def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...]
 
 
 def _record(text: PreparedText, arrays: dict[str, Any], units: list[HeadRef], settings: Settings) -> Record:
-    item, text_plan = text.item, text.text_plan
+    item = text.item
+    text_plan = text.text_plan
     assert item.text is not None
     if settings.digits is not None:
         exact = ("top.keys", "stages.", "pooled.queries", "pooled.keys")

@@ -14,7 +14,8 @@ from attnscope.base.files.regex import full_matches
 from attnscope.checkpoints.folder import MAX_CONFIG, Folder
 from attnscope.checkpoints.headers import LowRank, TensorInfo, read_header
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _PARTS = re.compile(r"(.+)\.(lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?")
 _READ = frozenset("peft_type r lora_alpha use_rslora use_dora rank_pattern alpha_pattern fan_in_fan_out target_modules "

@@ -13,8 +13,13 @@ from attnscope.base.files.reading import MB, as_object, format_value, open_regul
 from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.checkpoints.headers import FileStamp, SafetensorsHeader, TensorInfo, read_header
 
-CONFIG, TOKENIZER, SINGLE, INDEX = "config.json", "tokenizer.json", "model.safetensors", "model.safetensors.index.json"
-MAX_CONFIG, MAX_TOKENIZER, MAX_INDEX = 4 * MB, 200 * MB, 50 * MB
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+MAX_CONFIG = 4 * MB
+MAX_TOKENIZER = 200 * MB
+MAX_INDEX = 50 * MB
 _TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # pickles that hold no weights
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -191,7 +196,8 @@ def _check_index(table: dict[str, Any], headers: dict[Path, SafetensorsHeader], 
     for name, shard in table.items():
         if holders.get(name) != shard:
             held = f" but in {format_value(holders[name])}" if name in holders else ""
-            where, hint = f"{path / INDEX}: {format_value(name)[1:-1]}", "download the index and the shards again"
+            where = f"{path / INDEX}: {format_value(name)[1:-1]}"
+            hint = "download the index and the shards again"
             raise AttnscopeError(f"is not in {format_value(shard)}{held}", where=where, hint=hint)
     for name, shard in holders.items():
         if name not in table:
@@ -202,7 +208,8 @@ def _check_index(table: dict[str, Any], headers: dict[Path, SafetensorsHeader], 
 
 # Prefixes that saving a wrapped model leaves: DataParallel and DeepSpeed, torch.compile, peft.
 _WRAPPERS = ("module.", "_orig_mod.", "base_model.model.")
-_BLOCKS, _SCALES = "_blocks", "_scales"
+_BLOCKS = "_blocks"
+_SCALES = "_scales"
 MXFP4_BLOCK = (32, 16)  # numbers and bytes
 
 
@@ -214,7 +221,8 @@ def unused_notes(names: Sequence[str]) -> tuple[str, ...]:
 
 def unwrap_names(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
     """Return the tensors without a wrapper's prefix that all of them have, and a note on it."""
-    unwrapped, removed = dict(tensors), ""
+    unwrapped = dict(tensors)
+    removed = ""
     while prefix := next((p for p in _WRAPPERS if unwrapped and all(name.startswith(p) for name in unwrapped)), None):
         unwrapped = {
             name.removeprefix(prefix): replace(info, name=name.removeprefix(prefix)) for name, info in unwrapped.items()

@@ -42,8 +42,11 @@ class _Metadata:
     """The metadata of an architecture, and tables of its rotary positions; knows which of them were read."""
 
     def __init__(self, header: GgufHeader, architecture: str, path: Path) -> None:
-        self.values, self.tensors = header.metadata, header.tensors
-        self.architecture, self.path, self.seen = architecture, path, set[str]()
+        self.values = header.metadata
+        self.tensors = header.tensors
+        self.architecture = architecture
+        self.path = path
+        self.seen = set[str]()
         self.tables = {name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors}  # until it is read
 
     def get(self, name: str, default: Any = ..., *, kind: type[Any] | tuple[type[Any], ...]) -> Any:
@@ -120,7 +123,8 @@ def open_gguf(path: Path) -> Folder:
 
 
 def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Architecture]:
-    name, kind = metadata.get("general.architecture"), metadata.get("general.type", "model")
+    name = metadata.get("general.architecture")
+    kind = metadata.get("general.type", "model")
     if kind != "model":
         raise AttnscopeError(f"is a GGUF {format_value(kind)}, not a model", where=path, hint="pass the model's file")
     parts = metadata.get("split.count", 1)
@@ -158,7 +162,8 @@ def _shared_config(metadata: _Metadata) -> dict[str, Any]:
     words = metadata.tensors.get("token_embd.weight")
     if words is None or len(words.shape) != 2:
         raise AttnscopeError("the tensor 'token_embd.weight' is missing", where=metadata.path)
-    width, heads = metadata.integer("embedding_length"), metadata.integer("attention.head_count")
+    width = metadata.integer("embedding_length")
+    heads = metadata.integer("attention.head_count")
     if heads < 1 or width < 1:
         raise metadata.wrong("attention.head_count", f"is {heads}", "expected at least 1")
     head_width = metadata.integer("attention.key_length", width // heads)

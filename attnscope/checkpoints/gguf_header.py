@@ -19,7 +19,8 @@ MAX_HEADER = 100 * MB
 _MOST_ITEMS = 5_000_000  # largest length of an array; the largest vocabularies have a tenth of that
 _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+_STRING = 8
+_ARRAY = 9
 _FLOATS = {0: ("F32", 4), 1: ("F16", 2), 28: ("F64", 8), 30: ("BF16", 2)}
 _CHUNK = 1 << 20
 
@@ -71,11 +72,15 @@ class _Reader:
     """A file's first bytes, taken one after the other."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
-        self.file, self.path, self.data, self.at = file, path, bytearray(), 0
+        self.file = file
+        self.path = path
+        self.data = bytearray()
+        self.at = 0
 
     def take(self, count: int) -> int:
         """Skip a number of bytes, and return the offset at which they start."""
-        start, end = self.at, self.at + count
+        start = self.at
+        end = self.at + count
         if end > len(self.data):
             if end > MAX_HEADER:
                 raise AttnscopeError(f"the header is longer than {MAX_HEADER:,} bytes", where=self.path)
@@ -105,7 +110,8 @@ class _Reader:
             return self.text()
         if kind != _ARRAY:
             raise AttnscopeError(f"a value of its header has the unknown type {kind}", where=self.path)
-        inner, count = self.scalar("I"), self.scalar("Q")
+        inner = self.scalar("I")
+        count = self.scalar("Q")
         if count > _MOST_ITEMS:
             raise AttnscopeError(f"an array of its header has {count:,} items", where=self.path)
         if inner == _STRING:

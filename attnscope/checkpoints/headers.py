@@ -94,7 +94,8 @@ def read_header(path: Path) -> SafetensorsHeader:
         raw = _header_bytes(file, status.st_size, path)
         digest = sample_digest(file, raw, 8 + len(raw), status.st_size)
     entries = as_object(parse_json(raw, f"{path}: header"), f"{path}: header")
-    given, where = entries.pop("__metadata__", None), f"{path}: __metadata__"
+    given = entries.pop("__metadata__", None)
+    where = f"{path}: __metadata__"
     metadata = as_object({} if given is None else given, where)
     for key, text in metadata.items():
         if not isinstance(text, str):
@@ -143,7 +144,9 @@ def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorIn
     if set(fields) != {"dtype", "shape", "data_offsets"}:
         message = f"has the fields {', '.join(map(format_value, list(fields)[:6])) or 'none'}"
         raise AttnscopeError(message, where=where, hint="expected dtype, shape, data_offsets")
-    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
+    dtype = fields["dtype"]
+    shape = fields["shape"]
+    offsets = fields["data_offsets"]
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise AttnscopeError(f"dtype is {format_value(dtype)}", where=where, hint=f"known: {', '.join(DTYPE_BYTES)}")
     if not _are_sizes(shape) or len(shape) > 8:
@@ -153,7 +156,8 @@ def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorIn
     if offsets[1] > size - base:
         message = f"ends at byte {format_value(offsets[1])} of the data, of which the file has {size - base:,}"
         raise AttnscopeError(message, where=where, hint="the file is truncated or damaged: download it again")
-    needed, given = prod(shape) * DTYPE_BYTES[dtype], offsets[1] - offsets[0]
+    needed = prod(shape) * DTYPE_BYTES[dtype]
+    given = offsets[1] - offsets[0]
     if needed != given or max(shape, default=0) > size:
         needs = f"{dtype} of shape {_format_list(shape)} needs {format_value(needed)} bytes"
         message = f"{needs}, data_offsets give it {given:,}"
@@ -174,12 +178,15 @@ def _format_list(values: Any) -> str:
 
 def _check_cover(tensors: dict[str, TensorInfo], base: int, size: int, path: Path) -> None:
     """Refuse overlaps, holes and bytes that belong to no tensor."""
-    reached, before = base, "the header"
+    reached = base
+    before = "the header"
     for info in sorted(tensors.values(), key=lambda t: (t.start, t.end)):
         if info.start != reached:
-            what, where = "overlaps" if info.start < reached else "leaves a gap after", format_value(info.name)[1:-1]
+            what = "overlaps" if info.start < reached else "leaves a gap after"
+            where = format_value(info.name)[1:-1]
             raise AttnscopeError(f"{what} {before}", where=f"{path}: {where}", hint="download the file again")
-        reached, before = info.end, format_value(info.name)
+        reached = info.end
+        before = format_value(info.name)
     if reached != size:
         message = f"{size - reached:,} bytes belong to no tensor"
         raise AttnscopeError(message, where=path, hint="download the file again")

@@ -13,7 +13,10 @@ from attnscope.base.files.reading import read_file
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
 _NAME = rf"(?:{_PART}/)?{_PART}"
-_PREFIX, _SNAPSHOTS, _REFS, _BLOBS = "models--", "snapshots", "refs", "blobs"
+_PREFIX = "models--"
+_SNAPSHOTS = "snapshots"
+_REFS = "refs"
+_BLOBS = "blobs"
 _REF_BYTES = 1000
 _NEEDED = (".json", ".txt", ".model", ".safetensors")  # extensions of the files that are read if they exist
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx")
@@ -99,7 +102,8 @@ def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError
         cached = [folder.removeprefix(_PREFIX) for folder in os.listdir(cache_folder()) if folder.startswith(_PREFIX)]
     except OSError:
         cached = []
-    names, last = ["/".join(folder.split("--", 1)) for folder in cached], name.lower().rpartition("/")[2]
+    names = ["/".join(folder.split("--", 1)) for folder in cached]
+    last = name.lower().rpartition("/")[2]
     # the same name of other authors, or in other capitals
     if similar := sorted(other for other in names if other.lower().rpartition("/")[2] == last):
         hint = f"the Hugging Face cache has {' and '.join(similar)}"

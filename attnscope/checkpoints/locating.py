@@ -16,7 +16,9 @@ from attnscope.checkpoints.hub_cache import cached_folder, find_snapshot, is_cac
 from attnscope.checkpoints.samples import GGUF, exists, sample_names, samples_folder
 
 MODULES = "modules.json"
-_ADAPTER, _PARAMS, _BEFORE = "adapter_config.json", "params.json", "sentence_bert_config.json"
+_ADAPTER = "adapter_config.json"
+_PARAMS = "params.json"
+_BEFORE = "sentence_bert_config.json"
 _TRAINER = r"checkpoint-(\d{1,18})"
 _HUB = r"(?:https?://huggingface\.co/|hf://)(?:models/)?([^/?#]+/[^/?#]+).*"
 _SAFETENSORS = "use the model's safetensors version"
@@ -156,9 +158,11 @@ def _adapter(path: Path) -> AttnscopeError:
     """Return the refusal of a LoRA adapter that was named as a model."""
     config: dict[str, Any] = as_object(read_json(path / _ADAPTER, cap=MAX_CONFIG), str(path / _ADAPTER))
     base = config.get("base_model_name_or_path")
-    model, whose = arg("model", placeholder="BASE"), "another model"
+    model = arg("model", placeholder="BASE")
+    whose = "another model"
     if isinstance(base, str) and base:
-        model, whose = arg("model", _openable(Path(base)) or base), format_value(base)
+        model = arg("model", _openable(Path(base)) or base)
+        whose = format_value(base)
     message = f"is an adapter of {whose}, not a model"
     return AttnscopeError(message, where=path, hint=f"pass both: {model} {arg('adapter', path)}")
 

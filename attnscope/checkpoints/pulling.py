@@ -32,7 +32,8 @@ def pull(name: str, *, bars: bool = False) -> Path:
         hint = "use a name such as org/name"
         raise UsageError(f"'{name}' is not the name of a repository", where="ORG/NAME", hint=hint)
     hub = _Hub(name, bars=bars)
-    names, inner = hub.names(), ""
+    names = hub.names()
+    inner = ""
     if MODULES in names:
         inner = transformer_folder(hub.fetch(MODULES).parent) or ""
     prefix = f"{inner}/" if inner else ""
@@ -89,7 +90,8 @@ class _Hub:
             hint = "pip install huggingface_hub"
             raise AttnscopeError("the library huggingface_hub is not installed", where="pull", hint=hint) from e
         library: Any = huggingface_hub
-        self.name, self._library = name, library
+        self.name = name
+        self._library = library
         self._endpoint = os.environ.get("HF_ENDPOINT") or None
         if not bars:
             library.utils.disable_progress_bars()

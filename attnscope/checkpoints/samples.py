@@ -34,7 +34,8 @@ def find_config(name_or_path: str) -> Path:
     if exists(path, folder=True):
         hint = f"use {arg('model')} for a checkpoint folder"
         raise AttnscopeError("is a folder, not a TOML file", where=path, hint=hint)
-    name, known = name_or_path.removesuffix(".toml"), sample_names("configs")
+    name = name_or_path.removesuffix(".toml")
+    known = sample_names("configs")
     if name in known:
         return samples_folder("configs") / f"{name}.toml"
     near = did_you_mean(name_or_path, known) if known else None

@@ -107,7 +107,8 @@ def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:
     training_facts = folder.config.get("attnscope", {})
     if not isinstance(training_facts, dict) or not set(training_facts) <= {"random_weights", "trained_masks"}:
         raise AttnscopeError("is not understood", where=where, hint="expected random_weights and trained_masks")
-    random, masks = training_facts.get("random_weights", False), training_facts.get("trained_masks", [])
+    random = training_facts.get("random_weights", False)
+    masks = training_facts.get("trained_masks", [])
     if not isinstance(random, bool) or not isinstance(masks, list) or not all(isinstance(m, str) for m in masks):
         hint = "expected random_weights true or false, trained_masks a list of masks"
         raise AttnscopeError("has a value of the wrong type", where=where, hint=hint)
@@ -123,7 +124,8 @@ def tokenize(
 
     Special tokens are added, unless a rendered chat has its own.
     """
-    tokens, warnings = source.tokenizer.encode(text, pair, where=where, special=special), list[str]()
+    tokens = source.tokenizer.encode(text, pair, where=where, special=special)
+    warnings = list[str]()
     c = source.config
     if source.decoder_start is not None and where != arg("context"):
         # as in training: the start, then the text, without the special token that ends it

@@ -107,7 +107,8 @@ def _fill_defaults(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     if isinstance(model.get("scale"), bool):
         model["scale"] = None if model["scale"] else 1.0
     # heads without output projection are as wide as the residual stream and the MLP, if there are such
-    width, needs = model["n_heads"] * model["d_value"], model.get("residual", True) or model.get("d_mlp")
+    width = model["n_heads"] * model["d_value"]
+    needs = model.get("residual", True) or model.get("d_mlp")
     whole = model.get("out_projection", True) or width == model["d_model"]
     if not whole and (model["n_layers"] > 1 or needs):
         hint = f"set out_projection = true, or make n_heads × d_value equal to d_model = {model['d_model']}"

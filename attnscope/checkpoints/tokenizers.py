@@ -17,7 +17,9 @@ from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 
 OPTION = arg("tokenizer")
-_TOKENIZER_CONFIG, _SPECIAL, _ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_SPECIAL = "special_tokens_map.json"
+_ADDED = "added_tokens.json"
 _OPTIONS = (_TOKENIZER_CONFIG, _SPECIAL, _ADDED)
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that only read a tokenizer.json
 _MAX_OPTIONS = 20 * MAX_CONFIG  # some list thousands of added tokens

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from attnscope.batch.size import DumpSize
     from attnscope.batch.summary import Summary
 
-_LONG_RUN, _SLOW_TEXT = 60, 1  # seconds from which the slowest texts are named: of the run, or of one text
+# seconds from which the slowest texts are named: of the run, or of one text
+_LONG_RUN = 60
+_SLOW_TEXT = 1
 EXAMPLES = """
 attnscope batch texts.txt -o dump.jsonl
 attnscope batch texts.jsonl -o dump.jsonl --top 5 --model ./my-bert
@@ -223,7 +225,8 @@ def _keep_words(given: Given) -> None:
 
     if given.spans is not None:
         raise UsageError(f"{arg('words')} and {arg('spans')} cannot be used together", hint="remove one of them")
-    given.words, given.spans = False, parse_spans(WHOLE_WORDS)
+    given.words = False
+    given.spans = parse_spans(WHOLE_WORDS)
     kept = given.keep if "keep" in given.typed else ()
     given.keep = tuple(dict.fromkeys((*kept, "spans")))
 

@@ -29,7 +29,8 @@ def files(incomplete: str) -> list[str]:
 def masks(incomplete: str) -> list[str]:
     """Complete words of a mask expression, also after +, | and (, and files."""
     start = max(incomplete.rfind(mark) for mark in "+|(") + 1
-    done, last = incomplete[:start], incomplete[start:]
+    done = incomplete[:start]
+    last = incomplete[start:]
     known = _starting([term.form.partition("N")[0] for term in TERMS], last)
     return [f"{done}{word}" for word in known + (_paths(last) if last else [])]
 

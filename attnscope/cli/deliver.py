@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-_NARROWEST, _WIDEST = 40, 10_000
+_NARROWEST = 40
+_WIDEST = 10_000
 
 
 def _file_format(given: Given) -> FileFormat | None:

@@ -49,7 +49,8 @@ def explore(given: Given) -> None:
     from attnscope.request.options import on_command_line
     from attnscope.views.explore.terminal import walk
 
-    begin, color = _begin(given), given.color
+    begin = _begin(given)
+    color = given.color
     code, message = walk(source, write_report, actions, begin, color=color, own_process=True, spelling=on_command_line)
     if message and not given.quiet:
         sys.stdout.write(message + "\n")

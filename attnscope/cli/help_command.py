@@ -24,7 +24,8 @@ def help_command(given: Given) -> None:
     from attnscope.cli.pager import write_paged
     from attnscope.cli.topics import TOPICS
 
-    command, topic = given.command, given.topic
+    command = given.command
+    topic = given.topic
     if given.json or given.skill:
         if command is not None or (given.json and given.skill):
             raise UsageError("shows all commands", where=arg("json" if given.json else "skill"), hint="pass it alone")

@@ -190,7 +190,8 @@ class _Walk:
 
         run = self._material.run
         text = run.texts[0].text
-        old, new = input("  word to replace: ").strip(), input("  replace it by: ").strip()
+        old = input("  word to replace: ").strip()
+        new = input("  replace it by: ").strip()
         if old not in text.split() or not new:
             return f"nothing; the words are {escape_control(text)}"
         changed = " ".join(new if word == old else word for word in text.split())

@@ -72,7 +72,8 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
     parameters = [first, *(_parameter(name, option) for option in (*options, *COMMON)), *last]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__name__ = function.__name__
+    call.__doc__ = function.__doc__
     return call
 
 
@@ -122,9 +123,11 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
     default = False if option.is_flag and not option.off else option.default
     kind: Any = bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
     if option.several != "no":
-        kind, default = list[str] | None, None
+        kind = list[str] | None
+        default = None
     if option.required:
-        kind, default = str, inspect.Parameter.empty
+        kind = str
+        default = inspect.Parameter.empty
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
     )

@@ -83,7 +83,8 @@ class _Bar:
             if self._bar is not None:
                 self._bar.stop()
             self._shown.close()
-            self._bar, self._step = None, ("", 0, None)
+            self._bar = None
+            self._step = ("", 0, None)
 
     def close(self) -> None:
         """Clear the line."""

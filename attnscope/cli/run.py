@@ -64,7 +64,8 @@ def run(given: Given) -> None:
     )
     from attnscope.studies.rollout.run import reporter
 
-    every_head, streamed = None, bool(given.generate) and given.output is None and given.format != "json"
+    every_head = None
+    streamed = bool(given.generate) and given.output is None and given.format != "json"
     with progress(quiet=given.quiet) as on_progress:
         if is_page(given) and given.measure == "weights":
             from attnscope.studies.run.every_head import inspect_with_every_head

@@ -95,8 +95,11 @@ def read_texts(given: Any, *, built_in: bool = False) -> "tuple[TextInput, ...]"
         return (_chat(given),)
     if getattr(given, "qkv", None) is not None:
         return _given_texts(given)
-    text, pair, quiet = given.text, getattr(given, "pair", None), given.quiet
-    file, reads_files = getattr(given, "file", None), hasattr(given, "file")
+    text = given.text
+    pair = getattr(given, "pair", None)
+    quiet = given.quiet
+    file = getattr(given, "file", None)
+    reads_files = hasattr(given, "file")
     keep = getattr(given, "keep_newline", False)
     from attnscope.request.run_config import TextInput
 
@@ -254,7 +257,8 @@ def _standard_input(*, keep_newline: bool, quiet: bool) -> str:
         text = data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as e:
         before = data[: e.start]
-        line, column = before.count(b"\n") + 1, e.start - (before.rfind(b"\n") + 1)
+        line = before.count(b"\n") + 1
+        column = e.start - (before.rfind(b"\n") + 1)
         message = f"byte 0x{data[e.start]:02x} at byte {column} of line {line} is not UTF-8"
         raise AttnscopeError(message, where="standard input", hint="convert it to UTF-8") from e
     if keep_newline or not text.endswith("\n"):

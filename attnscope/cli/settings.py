@@ -26,7 +26,8 @@ from attnscope.base.system.config_folder import config_folder
 from attnscope.request.options import COMMANDS, Option
 from attnscope.studies.registry import options_of
 
-FILE, PROJECT = "attnscope.toml", "pyproject.toml"
+FILE = "attnscope.toml"
+PROJECT = "pyproject.toml"
 LEAVE_OUT = "ATTNSCOPE_NO_SETTINGS"  # environment variable that does what --no-settings does
 _PROFILES = "profile"
 _LARGEST = 1 << 20  # bytes of a file

@@ -61,7 +61,8 @@ def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, g
         kept += ["--threads", "1"]
     call = shlex.join([*program, "batch", *kept])
     every = part_name(output, "*")
-    command, own_part = shlex.join(program), part_name(output, '"$SLURM_ARRAY_TASK_ID"')
+    command = shlex.join(program)
+    own_part = part_name(output, '"$SLURM_ARRAY_TASK_ID"')
     after = f"# How far all tasks are:  {command} merge {every} --status\n# When all are finished"
     if tables:
         after += f", programs read these folders as one:  {every}/"
@@ -79,7 +80,8 @@ def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, g
 
 def _without(words: Sequence[str]) -> list[str]:
     """Leave out the options that the script sets itself."""
-    kept, skipped = list[str](), 0
+    kept = list[str]()
+    skipped = 0
     for word in words:
         name, equals, _ = word.partition("=")
         if skipped:

@@ -24,7 +24,8 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
 
         # what has no matrices has no option for their decimal places
         compared = Sides(Given(**{"precision": 2, **vars(given)}), options_of(name))
-        axis, given = compared.axis(), compared.side()
+        axis = compared.axis()
+        given = compared.side()
         call = call_of(name, vars(given), axis)
         check_output(given, call.kind)
         refuse_idle_what_if(given)
@@ -49,7 +50,8 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)
 
-    run.__name__, run.__doc__ = name, command.help
+    run.__name__ = name
+    run.__doc__ = command.help
     return run
 
 

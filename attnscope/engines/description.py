@@ -32,11 +32,13 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         return _describe_file(Path(model), run)
     source = open_source(run, [_SAMPLE_TEXT])
     ours = source.engine == "native"
-    c, folder = source.config, source.folder
+    c = source.config
+    folder = source.folder
     dtypes: Counter[str] = Counter()
     for tensor in folder.tensors.values() if folder else ():
         dtypes[tensor.dtype] += prod(tensor.shape)
-    from_text, missing = source.tokenizer.name == "words", list[str]()
+    from_text = source.tokenizer.name == "words"
+    missing = list[str]()
     if isinstance(source.tokenizer, MissingTokenizer):
         missing.append(f"no tokenizer: {source.tokenizer.error.line(on_command_line)}")
     return Description(
@@ -61,7 +63,8 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
 
 def known_models() -> KnownModels:
     """List the bundled samples and configs, and the families that the native engine runs."""
-    samples, configs = samples_folder("sample_weights"), samples_folder("configs")
+    samples = samples_folder("sample_weights")
+    configs = samples_folder("configs")
 
     def in_short(path: Path) -> str:
         opened = open_config(read_config_file(path)[1], str(path))

@@ -59,17 +59,20 @@ class NativeEngine:
     def forward(
         self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
     ) -> Tensor | None:
-        settings, pad = self.settings, batch.keys.padding(padded_rows=self.settings.padded_rows)
+        settings = self.settings
+        pad = batch.keys.padding(padded_rows=self.settings.padded_rows)
         own, used = self._masks()
         hooks = AttentionHooks(recorders, {}, settings.tile_elements, settings.all_outputs or final, settings.variants)
         if settings.same_scores:
             hooks.observed = {layer: intersect((mask, pad)) for layer, mask in enumerate(used)}
-        masks, context = own if settings.same_scores else used, None if batch.context is None else batch.context.ids
+        masks = own if settings.same_scores else used
+        context = None if batch.context is None else batch.context.ids
         return self.stack.run(batch.tokens.ids, masks, pad, hooks, context=context, progress=progress, final=final)
 
     def _masks(self) -> tuple[list[Mask], list[Mask]]:
         """Return the model's own mask of every layer, and the one that was asked for."""
-        config, settings = self.stack.config, self.settings
+        config = self.stack.config
+        settings = self.settings
         own = [build_mask(parse_mask(config.mask_of(layer))) for layer in range(len(self.stack.blocks))]
         return own, [build_mask(settings.terms, mask, settings.resolved) for mask in own]
 
@@ -97,7 +100,8 @@ class NativeEngine:
             variants: Sequence[Variant], progress: Progress | None = None, rows: Sequence[int] | None = None
         ) -> Tensor:
             hooks = AttentionHooks({}, {}, self.settings.tile_elements, all_outputs=True, variants=variants)
-            context, positions = None if batch.context is None else batch.context.ids, batch.tokens.positions
+            context = None if batch.context is None else batch.context.ids
+            positions = batch.tokens.positions
             return self.stack.run_variants(
                 inputs, masks, hooks, context=context, progress=progress, rows=rows, positions=positions
             )
@@ -140,10 +144,13 @@ class NativeContinuation:
     """A text that grows, with a cache of keys and values; see protocol.Continuation."""
 
     def __init__(self, stack: Stack, masks: Sequence[Mask]) -> None:
-        self._stack, self._masks, self._cache = stack, masks, KeyValueCache()
+        self._stack = stack
+        self._masks = masks
+        self._cache = KeyValueCache()
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        seen, n = self._cache.length, tokens.ids[0].shape[1]
+        seen = self._cache.length
+        n = tokens.ids[0].shape[1]
         if seen and (self._sees_new_tokens(tokens.ids[0]) or not same_rotation(self._stack.config, seen, n)):
             self._cache = KeyValueCache()
         return self._stack.logits(self._stack.extend(tokens.ids, self._masks, self._cache))[0]

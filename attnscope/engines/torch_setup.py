@@ -90,7 +90,8 @@ def use_full_precision() -> Callable[[], None]:
     """
     import torch
 
-    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    cuda = torch.backends.cuda.matmul
+    cudnn = torch.backends.cudnn
     backends = [cuda, cudnn, torch.backends.mkldnn]
     backends += [getattr(backend, name, None) for backend in backends[1:] for name in ("matmul", "conv", "rnn")]
     precisions = [(target, "fp32_precision") for target in backends if hasattr(target, "fp32_precision")]

@@ -244,7 +244,8 @@ class EffectSurvey(TextFindings, frozen=True):
         0 is the text as it is, 1 the text that is patched from. None without a patch or target, or if the target is the
         same in both texts.
         """
-        before, there = logit_of(self.targets), logit_of(self.targets, other=True)
+        before = logit_of(self.targets)
+        there = logit_of(self.targets, other=True)
         if effects.target is None or before is None or there is None or before == there:
             return None
         return (effects.target / (there - before)).astype(np.float32)

@@ -142,7 +142,8 @@ def safetensors_parts(report: Report) -> Iterator[bytes]:
     arrays.sort(key=lambda array: (-array.dtype.itemsize, array.name))
     end = 0
     for array in arrays:
-        start, end = end, end + array.nbytes
+        start = end
+        end = end + array.nbytes
         header[array.name] = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "data_offsets": (start, end)}
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)
@@ -182,7 +183,8 @@ class _Collected(io.RawIOBase):
         return len(data)
 
     def take(self) -> bytes:
-        written, self._written = b"".join(self._written), []
+        written = b"".join(self._written)
+        self._written = []
         return written
 
 

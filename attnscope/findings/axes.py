@@ -65,7 +65,8 @@ def faults(data: msgspec.Struct, lengths: dict[str, int]) -> Iterator[tuple[str,
     lengths |= getattr(data, "axis_lengths", dict)()
     declared = declarations(type(data))
     for name in data.__struct_fields__:
-        value, along = getattr(data, name), declared.get(name)
+        value = getattr(data, name)
+        along = declared.get(name)
         if along is not None and value is not None:
             members = value if isinstance(value, dict) else {"": value}
             if along.filled and not value:
@@ -167,7 +168,8 @@ def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Al
             yield from arrays_in(value, f"{prefix}{name}.")
         elif name in declared:
             for member, array in (value if isinstance(value, dict) else {"": value}).items():
-                along, path = declared[name].of_member(member), f"{prefix}{name}.{member}" if member else prefix + name
+                along = declared[name].of_member(member)
+                path = f"{prefix}{name}.{member}" if member else prefix + name
                 if isinstance(array, np.ndarray):
                     yield path, along, array
                 elif along.runs is not None and array is not None:

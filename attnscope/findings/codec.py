@@ -67,7 +67,8 @@ def from_json(data: bytes, kind: Any = Report) -> Any:
         findings = decode_json(data, kind)
     except ValueError as e:
         # msgspec.DecodeError is a ValueError, and so is the error for bytes that are not UTF-8.
-        there, what = schema_of(data), kind.__name__.lower()
+        there = schema_of(data)
+        what = kind.__name__.lower()
         if there.startswith("attnscope.") and there.partition("/")[0] != schema.partition("/")[0]:
             raise AttnscopeError(f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'") from e
         raise AttnscopeError(f"not an attnscope {what} ({e})", hint=f"save one with {JSON_FILE}") from e

@@ -178,7 +178,8 @@ class StageVerdict(msgspec.Struct, frozen=True):
 
     def side_faults(self, sides: Sequence[Side]) -> Iterator[tuple[str, str]]:
         """Yield contradictions with the sides."""
-        texts, cell = sides[0].report.texts, self.cell
+        texts = sides[0].report.texts
+        cell = self.cell
         if not 0 < self.side < len(sides):
             yield "side", f"is {self.side} of {len(sides)} sides"
         if not 0 <= self.text < len(texts):

@@ -23,7 +23,10 @@ FEWEST_SPANS = 8
 # Extent of the local window in tokens.
 NEAR = 4
 # Precedence of roles in the choice of a main role.
-_TARGETS, _RESTS, _SHAPES, _CAUSES = 0, 2, 3, 4
+_TARGETS = 0
+_RESTS = 2
+_SHAPES = 3
+_CAUSES = 4
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,9 @@ def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, sour
 
 def _positional(sums: Sums) -> Array:
     """Return the share of the weights' variance that the mean weight of their offset explains (R²)."""
-    n, total = sums["offset_cells"], sums["offset_sums"]  # (…, 1, 1, offsets), (…, layers, heads, offsets)
+    # (…, 1, 1, offsets), (…, layers, heads, offsets)
+    n = sums["offset_cells"]
+    total = sums["offset_sums"]
     squares = sums["squares"]
     with np.errstate(invalid="ignore", divide="ignore"):
         explained = np.where(n > 0, total**2 / n, 0.0).sum(-1)
@@ -175,14 +180,17 @@ def main_roles(values: Mapping[str, Array]) -> Array:
     The values of roles are (layers, heads) each; NaN if not measured.
     """
     first = next(iter(values.values()))
-    best, rank = np.full(first.shape, -np.inf), np.full(first.shape, np.inf)
+    best = np.full(first.shape, -np.inf)
+    rank = np.full(first.shape, np.inf)
     main = np.full(first.shape, -1)
     for place, role in enumerate(HEAD_ROLES):
         if role.rank is None or role.name not in values:
             continue
         value = np.nan_to_num(values[role.name], nan=-np.inf)
         better = (value >= role.clear) & ((role.rank < rank) | ((role.rank == rank) & (value > best)))
-        main[better], best[better], rank[better] = place, value[better], role.rank
+        main[better] = place
+        best[better] = value[better]
+        rank[better] = role.rank
     return main
 
 

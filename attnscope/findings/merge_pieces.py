@@ -55,7 +55,8 @@ def whole_words(tokens: Sequence[Token], positions: Sequence[int]) -> list[int]:
 
 def words_of(tokens: list[Token], sources: list[Token], queries: list[int], keys: list[int]) -> TextWords:
     """Return the words of rows and columns."""
-    rows, columns = group_words(tokens, queries), group_words(sources, keys)
+    rows = group_words(tokens, queries)
+    columns = group_words(sources, keys)
     names = [spell_word(tokens, word) for word in rows], [spell_word(sources, word) for word in columns]
     return TextWords(rows, columns, *names)
 

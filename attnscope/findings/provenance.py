@@ -18,7 +18,8 @@ class Findings(msgspec.Struct, frozen=True):
 
     def __init_subclass__(cls) -> None:
         """Add the attributes of the base to the description of a class, and so to its JSON Schema."""
-        start, shared = "Attributes:\n", str(cls.__mro__[1].__doc__)
+        start = "Attributes:\n"
+        shared = str(cls.__mro__[1].__doc__)
         if start in shared:
             cls.__doc__ = str(cls.__doc__).replace(start, start + shared.partition(start)[2].rstrip() + "\n", 1)
 

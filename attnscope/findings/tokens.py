@@ -64,7 +64,9 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
     """
     unknown = [token for token in tokens if token.unknown and token.segment == segment]
     places = [(token.start, token.end) for token in unknown if token.start is not None and token.end is not None]
-    words, count, reached = list[str](), 0, 0
+    words = list[str]()
+    count = 0
+    reached = 0
     for word in re.finditer(_WORD, text):
         count += 1
         while reached < len(places) and places[reached][1] <= word.start():
@@ -85,7 +87,8 @@ def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -
     if not written:
         return "", []
     words = [unknown_words(*segment) for segment in written]
-    unknown, count = [word for of_segment, _ in words for word in of_segment], sum(number for _, number in words)
+    unknown = [word for of_segment, _ in words for word in of_segment]
+    count = sum(number for _, number in words)
     if not unknown:
         return "", []
     share = f"{len(unknown)} of {count} word{'s' * (count > 1)} {'is' if len(unknown) == 1 else 'are'}"

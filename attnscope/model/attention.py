@@ -99,7 +99,8 @@ class _LayerJob:
 
 def _fuses_output(job: _LayerJob, recorded: Sequence[int]) -> bool:
     """Tell whether a GPU computes the output of recorded heads faster by a kernel than from the weights of tiles."""
-    q, spec = job.inputs.q, job.inputs.spec
+    q = job.inputs.q
+    spec = job.inputs.spec
     plain = spec.bias is None and plain_mask(spec.mask, q.shape[2], job.inputs.k.shape[2]) is not None
     return q.device.type != "cpu" and plain and not _tiled_heads(job, recorded)
 
@@ -133,7 +134,8 @@ def _compute_tiles(
     cells = _cells(inputs, heads, needed_rows)
     # texts with cuts use operators; so do those without cuts that they are compared with, since nothing is ranked there
     operators = job.cuts is not None or inputs.spec.sinks is not None
-    n_queries, n_keys = inputs.q.shape[2], inputs.k.shape[2]
+    n_queries = inputs.q.shape[2]
+    n_keys = inputs.k.shape[2]
     n_strongest = 0 if operators else most_strongest(recorders)
     summarize = find_summarizer(n_strongest, mask, cells, n_queries, n_keys, inputs.q.device)
     in_place = summarize is not None and not any(recorder.needs_masked for recorder in recorders)
@@ -179,7 +181,8 @@ def _tile_inputs(
     Blocks without a row of `needed_rows` (sorted; None for all) are passed over. Tiles of rows of `recorders` hold the
     raw scores that these read.
     """
-    device, share = inputs.q.device, inputs.q.shape[1] // inputs.k.shape[1]
+    device = inputs.q.device
+    share = inputs.q.shape[1] // inputs.k.shape[1]
     bounded = _bounded(inputs)
     # an upload would wait for the device
     adjacent = isinstance(as_slice(heads), slice)
@@ -192,14 +195,16 @@ def _tile_inputs(
 
     def of_block(block: TileBlock) -> Iterator[TileInputs]:
         low, high = mask.all_visible_range(block.q0, block.q1, inputs.k.shape[2])
-        low, high = max(low, block.k0), min(high, block.k1)
+        low = max(low, block.k0)
+        high = min(high, block.k1)
         visible = (low, high) if low < high else (block.k0, block.k0)
         block_mask = None if mask.per_head else BlockMask.of(mask, block, visible, device)
         fit = shape.heads(block)  # rounded down to whole groups, or to an even part of one
         at_once = fit // share * share or max(n for n in range(1, fit + 1) if share % n == 0)
         for first in range(0, len(heads), at_once):
             tile_heads = slice(first, first + at_once)
-            index, chosen = as_slice(list(heads[tile_heads])), numbers[tile_heads]
+            index = as_slice(list(heads[tile_heads]))
+            chosen = numbers[tile_heads]
             shared = _shared([used.index(group) for group in groups[tile_heads]])
             sides = k[:, shared, block.k0 : block.k1], v[:, shared, block.k0 : block.k1]
             tile_mask = block_mask or BlockMask.of(mask, block, visible, device, chosen)
@@ -230,7 +235,8 @@ def _output_only(job: _LayerJob, heads: Sequence[int], output: Tensor | None = N
     Uses tiles if edges are cut, or if a soft-cap, sinks or a function of scores rule out kernels.
     """
     inputs = job.inputs
-    tiled, cells = _tiled_heads(job, heads), job.elements or kernel_cells(inputs.q.device)
+    tiled = _tiled_heads(job, heads)
+    cells = job.elements or kernel_cells(inputs.q.device)
     if not tiled:
         return fused_attention(inputs, heads, cells, output)
     if output is None:

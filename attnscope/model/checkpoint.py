@@ -134,9 +134,12 @@ def parameter_slice(
     names: Names, parameter: str, shapes: Mapping[str, tuple[int, ...]], n_groups: int, n_experts: int = 0
 ) -> ParameterSlice:
     """Locate a parameter in a checkpoint; `shapes` are those of block 0, as every block has them, and outside."""
-    place, first = names.find(parameter), re.sub(r"^blocks\.\d+\.", "blocks.0.", parameter)
+    place = names.find(parameter)
+    first = re.sub(r"^blocks\.\d+\.", "blocks.0.", parameter)
     module, kind = first.rsplit(".", 1)
-    name, entry, turned = module.rsplit(".", 1)[-1], place.entry, names.family.transposed
+    name = module.rsplit(".", 1)[-1]
+    entry = place.entry
+    turned = names.family.transposed
     transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in turned)
     expert = (place.expert or 0, n_experts) if isinstance(entry, Stacked) else None
     located = ParameterSlice(parameter, place.tensor, shapes[first], transposed, expert=expert)

@@ -32,11 +32,14 @@ _FLOAT, _DOUBLE, _INT, _LONG = ir.FloatType(), ir.DoubleType(), ir.IntType(32), 
 _FLOATS, _DOUBLES, _INTS = (ir.VectorType(kind, LANES) for kind in (_FLOAT, _DOUBLE, _INT))
 _ADDRESS = ir.PointerType()
 _NUMBERS = ("nnan", "nsz", "contract")  # no NaN gets here; a product and its sum may be one instruction
-_NOTHING, _NO_PLACE = -np.inf, 2**31 - 1
+_NOTHING = -np.inf
+_NO_PLACE = 2**31 - 1
 _Terms = list[tuple[Any, Any]]  # of a sum: a vector, and what it is multiplied by, or None
 
 _ONE_OVER_LOG_2 = 1.4426950408889634
-_LOG_2_HIGH, _LOG_2_LOW = 0.693359375, -2.12194440e-4  # their sum is log 2; the first has few digits
+# their sum is log 2; the first has few digits
+_LOG_2_HIGH = 0.693359375
+_LOG_2_LOW = -2.12194440e-4
 _ROUND = 12582912.0  # 1.5 · 2^23: added to a small float32, it leaves no digits behind the point
 _MANTISSA = 23  # bits of a float32 below its exponent
 _SMALLEST = -87.0  # above it, e^x is surely a normal float32; e^x of others counts as 0
@@ -103,13 +106,15 @@ def _write_softmax(module: ir.Module) -> None:
     n_chunks = _divide_up(b, size, CHUNK)
     maxima = _at(b, work, _LONG(2 * CHUNK))
     with _loop(b, n) as i:
-        begin, first = b.mul(i, size), b.mul(i, count)
+        begin = b.mul(i, size)
+        first = b.mul(i, count)
         scores = _Row(b, _at(b, masked, begin), size, work)
         shares = _Row(b, _at(b, weights, begin), size, _at(b, work, _LONG(CHUNK)))
         scores.take_rest(b, _NOTHING)
         largest = _chunk_maxima(b, scores, n_chunks, maxima)
         _strongest(b, scores, n_chunks, maxima, count, _at(b, places, first, _LONG))
-        total, weighted = _variable(b, _DOUBLE(1)), _variable(b, _DOUBLE(0))
+        total = _variable(b, _DOUBLE(1))
+        weighted = _variable(b, _DOUBLE(0))
         with b.if_else(b.fcmp_ordered("==", largest, _FLOAT(_NOTHING))) as (without_keys, with_keys):
             with without_keys, _loop(b, b.mul(n_chunks, _LONG(2))) as number:
                 shares.store(b, _vector(_FLOATS, 0), number)
@@ -182,7 +187,9 @@ class _Row:
     """A row as vectors, padded to whole chunks; `remainder` has room for its last numbers, which fill no vector."""
 
     def __init__(self, b: Any, start: Any, size: Any, remainder: Any) -> None:
-        self._start, self._size, self._rest = start, size, remainder
+        self._start = start
+        self._size = size
+        self._rest = remainder
         self._full = b.sdiv(size, _LONG(LANES))
 
     def load(self, b: Any, number: Any) -> Any:
@@ -272,15 +279,21 @@ def _power(b: Any, x: Any) -> Any:
 
 def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, places: Any) -> None:
     """Write the places of the largest scores, updating each chunk's maximum to its remaining scores."""
-    lanes, nowhere = ir.Constant(_INTS, list(range(LANES))), _vector(_INTS, _NO_PLACE)
-    last, behind = _variable(b, _FLOAT(_NOTHING)), _variable(b, _INT(0))  # the score found last, and the next place
+    lanes = ir.Constant(_INTS, list(range(LANES)))
+    nowhere = _vector(_INTS, _NO_PLACE)
+    # the score found last, and the next place
+    last = _variable(b, _FLOAT(_NOTHING))
+    behind = _variable(b, _INT(0))
     with _loop(b, count) as j:
-        largest, numbers = _variable(b, _vector(_FLOATS, _NOTHING)), _variable(b, _vector(_INTS, 0))
+        largest = _variable(b, _vector(_FLOATS, _NOTHING))
+        numbers = _variable(b, _vector(_INTS, 0))
         with _loop(b, _divide_up(b, n_chunks, LANES)) as number:
-            here, so_far = b.load(_at(b, maxima, number, _FLOATS), typ=_FLOATS, align=4), b.load(largest, typ=_FLOATS)
+            here = b.load(_at(b, maxima, number, _FLOATS), typ=_FLOATS, align=4)
+            so_far = b.load(largest, typ=_FLOATS)
             larger = b.fcmp_ordered(">", here, so_far)
             b.store(b.select(larger, here, so_far), largest)
-            before, now = b.load(numbers, typ=_INTS), _everywhere(b, b.trunc(number, _INT))
+            before = b.load(numbers, typ=_INTS)
+            now = _everywhere(b, b.trunc(number, _INT))
             b.store(b.select(larger, now, before), numbers)
         best = b.load(largest, typ=_FLOATS)
         value = _combine(b, _larger, best)
@@ -293,10 +306,12 @@ def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, pla
                 chunk = _combine(b, _smaller, b.select(b.fcmp_ordered("==", best, values), at, nowhere))
                 again = b.fcmp_ordered("==", value, b.load(last, typ=_FLOAT))  # equal scores are found in their order
                 start = _everywhere(b, b.select(again, b.load(behind, typ=_INT), _INT(0)))
-                first, halves = nowhere, []
+                first = nowhere
+                halves = []
                 for half, number in enumerate(_vectors(b, b.sext(chunk, _LONG))):
                     begin = b.add(b.mul(chunk, _INT(CHUNK)), _INT(half * LANES))
-                    here, at = scores.load(b, number), b.add(_everywhere(b, begin), lanes)
+                    here = scores.load(b, number)
+                    at = b.add(_everywhere(b, begin), lanes)
                     equal = b.fcmp_ordered("==", here, values)
                     hit = b.and_(equal, b.icmp_signed(">=", at, start))
                     first = _smaller(b, first, b.select(hit, at, nowhere))

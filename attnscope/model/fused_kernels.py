@@ -28,12 +28,21 @@ STATISTICS = (
 @triton.jit
 def _keep(new, place, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4):
     """Insert a value and its place into five sorted ones of each row; among equals the first comes first."""
-    a0, a1, a2, a3, a4 = new > v0, new > v1, new > v2, new > v3, new > v4
-    v4, p4 = tl.where(a3, v3, tl.where(a4, new, v4)), tl.where(a3, p3, tl.where(a4, place, p4))
-    v3, p3 = tl.where(a2, v2, tl.where(a3, new, v3)), tl.where(a2, p2, tl.where(a3, place, p3))
-    v2, p2 = tl.where(a1, v1, tl.where(a2, new, v2)), tl.where(a1, p1, tl.where(a2, place, p2))
-    v1, p1 = tl.where(a0, v0, tl.where(a1, new, v1)), tl.where(a0, p0, tl.where(a1, place, p1))
-    v0, p0 = tl.where(a0, new, v0), tl.where(a0, place, p0)
+    a0 = new > v0
+    a1 = new > v1
+    a2 = new > v2
+    a3 = new > v3
+    a4 = new > v4
+    v4 = tl.where(a3, v3, tl.where(a4, new, v4))
+    p4 = tl.where(a3, p3, tl.where(a4, place, p4))
+    v3 = tl.where(a2, v2, tl.where(a3, new, v3))
+    p3 = tl.where(a2, p2, tl.where(a3, place, p3))
+    v2 = tl.where(a1, v1, tl.where(a2, new, v2))
+    p2 = tl.where(a1, p1, tl.where(a2, place, p2))
+    v1 = tl.where(a0, v0, tl.where(a1, new, v1))
+    p1 = tl.where(a0, p0, tl.where(a1, place, p1))
+    v0 = tl.where(a0, new, v0)
+    p0 = tl.where(a0, place, p0)
     return v0, v1, v2, v3, v4, p0, p1, p2, p3, p4
 
 
@@ -82,27 +91,51 @@ def layer_kernel(
     """
     # the last blocks, which are the longest under a causal mask, first
     start = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM
-    head, text = tl.program_id(1), tl.program_id(2)
-    line, group = (text * heads + head).to(tl.int64) * n, (text * (heads // SHARE) + head // SHARE).to(tl.int64) * n
-    rows, e = start + tl.arange(0, BM), tl.arange(0, E)
-    inside, length = rows < n, tl.load(LENGTHS + text)
+    head = tl.program_id(1)
+    text = tl.program_id(2)
+    line = (text * heads + head).to(tl.int64) * n
+    group = (text * (heads // SHARE) + head // SHARE).to(tl.int64) * n
+    rows = start + tl.arange(0, BM)
+    e = tl.arange(0, E)
+    inside = rows < n
+    length = tl.load(LENGTHS + text)
     q = tl.load(Q + line * E + (rows[:, None] * E + e[None]), mask=inside[:, None], other=0.0)
     CHUNKED: tl.constexpr = (1, SUB // RUN, BN // SUB, RUN)  # of the columns: turns, chunks, RUN
-    column, chunk = tl.arange(0, BN), tl.arange(0, BN // SUB)[None]
+    column = tl.arange(0, BN)
+    chunk = tl.arange(0, BN // SUB)[None]
     within = column // (RUN * (BN // SUB)) * RUN + column % RUN  # the chunk
     order = tl.max_contiguous(tl.multiple_of(column // RUN % (BN // SUB) * SUB + within, RUN), RUN)
-    within, padded = tl.reshape(within, CHUNKED), (n + BN - 1) // BN * BN
+    within = tl.reshape(within, CHUNKED)
+    padded = (n + BN - 1) // BN * BN
     m = tl.full([BM], float("-inf"), tl.float32)
     low = tl.full([BM, BN // SUB], float("-inf"), tl.float32)
-    v0, v1, v2, v3, v4 = low, low, low, low, low
+    v0 = low
+    v1 = low
+    v2 = low
+    v3 = low
+    v4 = low
     zero = tl.zeros([BM, BN // SUB], tl.float32)
-    total, spread, distance, first, own = zero, zero, zero, zero, zero
-    special, punctuation, content = zero, zero, zero
-    near16, near64, near256, near1024 = zero, zero, zero, zero
+    total = zero
+    spread = zero
+    distance = zero
+    first = zero
+    own = zero
+    special = zero
+    punctuation = zero
+    content = zero
+    near16 = zero
+    near64 = zero
+    near256 = zero
+    near1024 = zero
     none = tl.full([BM, BN // SUB], -1, tl.int32)
-    p0, p1, p2, p3, p4 = none, none, none, none, none
+    p0 = none
+    p1 = none
+    p2 = none
+    p3 = none
+    p4 = none
     output = tl.zeros([BM, E], tl.float32)
-    begin, end = 0, tl.minimum(length, n)
+    begin = 0
+    end = tl.minimum(length, n)
     if WINDOWED:
         begin = tl.maximum(0, start - window + 1) // BN * BN
         end = tl.minimum(end, start + BM + window - 1)
@@ -114,7 +147,8 @@ def layer_kernel(
         k = tl.load(K + group * E + (keys[:, None] * E + e[None]), mask=there[:, None], other=0.0)
         s = tl.reshape(tl.dot(q, tl.trans(k), input_precision=FLOAT32), [BM, SUB // RUN, BN // SUB, RUN])
         first_key = k0 + chunk * SUB
-        ahead, skipped = (rows[:, None] - first_key)[:, None, :, None], first_key[:, None, :, None]
+        ahead = (rows[:, None] - first_key)[:, None, :, None]
+        skipped = first_key[:, None, :, None]
         s = LOG2E * softcap * _tanh(s * (scale / softcap)) if CAPPED else s * (scale * LOG2E)
         # Places are counted from the first key of a chunk: so the code holds `within` as constants, not in registers.
         visible = _visible(ahead, within, length - skipped, window, prefix - skipped, CAUSAL, WINDOWED)
@@ -122,7 +156,8 @@ def layer_kernel(
         ranked = s
         if BY_VALUE:
             ranked = s + LOG2E * tl.reshape(tl.load(NORMS + group + keys, mask=there, other=0.0), CHUNKED)
-        peaks, place = _max(ranked), tl.broadcast_to(k0 // SUB + chunk, [BM, BN // SUB])
+        peaks = _max(ranked)
+        place = tl.broadcast_to(k0 // SUB + chunk, [BM, BN // SUB])
         v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(peaks, place, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4)
         higher = tl.maximum(m, tl.max(_max(s) if BY_VALUE else peaks, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing visible so far
@@ -142,8 +177,12 @@ def layer_kernel(
         special = special * down + _sum(p * tl.reshape(tl.load(kinds), CHUNKED))
         punctuation = punctuation * down + _sum(p * tl.reshape(tl.load(kinds + padded), CHUNKED))
         content = content * down + _sum(p * tl.reshape(tl.load(kinds + 2 * padded), CHUNKED))
-        near16, near64, near256, near1024 = near16 * down, near64 * down, near256 * down, near1024 * down
-        first, own = first * down, own * down
+        near16 = near16 * down
+        near64 = near64 * down
+        near256 = near256 * down
+        near1024 = near1024 * down
+        first = first * down
+        own = own * down
         if k0 == 0:
             first += _sum(tl.where(within + skipped == 0, p, 0.0))
         if (k0 + BN + 1024 > start) & (k0 < start + BM + 1024):
@@ -158,23 +197,42 @@ def layer_kernel(
         v = tl.load(V + group * E + (keys[:, None] * E + e[None]), mask=there[:, None], other=0.0)
         output = output * factor[:, None] + tl.dot(tl.reshape(p.to(v.dtype), [BM, BN]), v, input_precision=FLOAT32)
         m = higher
-    total, spread, distance = tl.sum(total, 1), tl.sum(spread, 1), tl.sum(distance, 1)
-    first, own = tl.sum(first, 1), tl.sum(own, 1)
-    special, punctuation, content = tl.sum(special, 1), tl.sum(punctuation, 1), tl.sum(content, 1)
-    near16, near64, near256, near1024 = tl.sum(near16, 1), tl.sum(near64, 1), tl.sum(near256, 1), tl.sum(near1024, 1)
-    base, denominator, sink = tl.where(m == float("-inf"), 0.0, m), total, tl.zeros([BM], tl.float32)
+    total = tl.sum(total, 1)
+    spread = tl.sum(spread, 1)
+    distance = tl.sum(distance, 1)
+    first = tl.sum(first, 1)
+    own = tl.sum(own, 1)
+    special = tl.sum(special, 1)
+    punctuation = tl.sum(punctuation, 1)
+    content = tl.sum(content, 1)
+    near16 = tl.sum(near16, 1)
+    near64 = tl.sum(near64, 1)
+    near256 = tl.sum(near256, 1)
+    near1024 = tl.sum(near1024, 1)
+    base = tl.where(m == float("-inf"), 0.0, m)
+    denominator = total
+    sink = tl.zeros([BM], tl.float32)
     if HAS_SINKS:
         # the sink's logit may be far above every score: both are taken relative to the larger one
         logit = LOG2E * tl.load(SINKS + head).to(tl.float32)
         top = tl.maximum(m, logit)
         down = tl.exp2(m - top)
         spread = (spread + tl.where(total > 0, (m - top) * total, 0.0)) * down
-        total, distance, first, own = total * down, distance * down, first * down, own * down
-        special, punctuation, content = special * down, punctuation * down, content * down
-        near16, near64, near256, near1024 = near16 * down, near64 * down, near256 * down, near1024 * down
+        total = total * down
+        distance = distance * down
+        first = first * down
+        own = own * down
+        special = special * down
+        punctuation = punctuation * down
+        content = content * down
+        near16 = near16 * down
+        near64 = near64 * down
+        near256 = near256 * down
+        near1024 = near1024 * down
         output = output * down[:, None]
         sink = tl.exp2(logit - top)
-        base, denominator = top, total + sink
+        base = top
+        denominator = total + sink
     share = 1.0 / tl.where(denominator > 0, denominator, 1.0)
     log_denominator = tl.log2(tl.where(denominator > 0, denominator, 1.0))
     blended = (output * share[:, None]).to(OUT.dtype.element_ty)
@@ -201,9 +259,14 @@ def layer_kernel(
         place = tl.min(tl.where(v0 == best, p0, 2147483647), 1)  # the first of equals
         tl.store(KEPT + line * SLOTS + (rows * SLOTS + i), place, mask=inside)
         chosen = p0 == place[:, None]
-        v0, v1, v2 = tl.where(chosen, v1, v0), tl.where(chosen, v2, v1), tl.where(chosen, v3, v2)
-        p0, p1, p2 = tl.where(chosen, p1, p0), tl.where(chosen, p2, p1), tl.where(chosen, p3, p2)
-        v3, p3 = tl.where(chosen, v4, v3), tl.where(chosen, p4, p3)
+        v0 = tl.where(chosen, v1, v0)
+        v1 = tl.where(chosen, v2, v1)
+        v2 = tl.where(chosen, v3, v2)
+        p0 = tl.where(chosen, p1, p0)
+        p1 = tl.where(chosen, p2, p1)
+        p2 = tl.where(chosen, p3, p2)
+        v3 = tl.where(chosen, v4, v3)
+        p3 = tl.where(chosen, p4, p3)
 
 
 @triton.jit(do_not_specialize=["n", "heads", "window", "prefix"])
@@ -213,10 +276,15 @@ def ranking_kernel(
     BY_VALUE: tl.constexpr, SUB: tl.constexpr, ROWS: tl.constexpr, PIECE: tl.constexpr = 16,
 ):  # fmt: skip
     """Rank the keys of ROWS rows; KEYS int32 and WEIGHTS float32, (B, H, n, SLOTS), −1 and NaN if there are fewer."""
-    head, text = tl.program_id(1), tl.program_id(2)
-    line, group = (text * heads + head).to(tl.int64) * n, (text * (heads // SHARE) + head // SHARE).to(tl.int64) * n
-    rows, lane = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, SLOTS * SUB)
-    inside, at, length = rows < n, line + rows, tl.load(LENGTHS + text)
+    head = tl.program_id(1)
+    text = tl.program_id(2)
+    line = (text * heads + head).to(tl.int64) * n
+    group = (text * (heads // SHARE) + head // SHARE).to(tl.int64) * n
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    lane = tl.arange(0, SLOTS * SUB)
+    inside = rows < n
+    at = line + rows
+    length = tl.load(LENGTHS + text)
     chunk = tl.load(
         KEPT + at[:, None] * SLOTS + (lane // SUB)[None],
         mask=inside[:, None] & (lane < CHUNKS * SUB)[None],

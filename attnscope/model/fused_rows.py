@@ -56,7 +56,11 @@ class FusedRows:
     def __init__(
         self, output: Tensor, keys: Tensor, weights: Tensor, numbers: dict[str, Tensor], content: Tensor
     ) -> None:
-        self.output, self.keys, self.weights, self.numbers, self._content = output, keys, weights, numbers, content
+        self.output = output
+        self.keys = keys
+        self.weights = weights
+        self.numbers = numbers
+        self._content = content
         self._on_targets: dict[str, Tensor] = {}
 
     def fill(self, recorders: Sequence[Recorder], inputs: AttentionInputs) -> None:
@@ -160,7 +164,8 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
 
 def _is_worth_it(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> bool:
     """Tell whether the kernel can run here and pays; ATTNSCOPE_KERNEL (triton or operators) overrules what pays."""
-    asked, device = os.environ.get("ATTNSCOPE_KERNEL"), inputs.q.device
+    asked = os.environ.get("ATTNSCOPE_KERNEL")
+    device = inputs.q.device
     if asked == "operators" or FAILED or find_spec("triton") is None:
         return False
     real = device.type == "cuda" and torch.version.cuda is not None
@@ -181,7 +186,10 @@ def _rule(inputs: AttentionInputs) -> FusedRule | None:
     widths = {side.shape[-1] for side in (inputs.q, inputs.k, inputs.v)}
     if spec.bias is not None or inputs.k.shape[2] != n or widths != {width} or width > _WIDEST:
         return None
-    causal, prefix, window, lengths = False, 0, 0, None
+    causal = False
+    prefix = 0
+    window = 0
+    lengths = None
     for part in spec.mask.parts if isinstance(spec.mask, Intersection) else (spec.mask,):
         match part:
             case Bidirectional():
@@ -189,7 +197,8 @@ def _rule(inputs: AttentionInputs) -> FusedRule | None:
             case Causal() if not prefix:
                 causal = True
             case Prefix() if not causal:
-                causal, prefix = True, part.size
+                causal = True
+                prefix = part.size
             case SlidingWindow() if not window:
                 window = part.size
             case PaddingMask() if lengths is None:
@@ -228,7 +237,8 @@ def _run(
     norms = inputs.v.float().norm(dim=-1).log().clamp_min(-1e30) if by_value else kinds
     lengths = torch.full((batch,), n, device=device) if rule.lengths is None else rule.lengths
     sinks = kinds if spec.sinks is None else spec.sinks.float()
-    output, slots = torch.empty_like(q), int(fused_kernels.SLOTS)
+    output = torch.empty_like(q)
+    slots = int(fused_kernels.SLOTS)
     numbers = torch.empty(len(fused_kernels.STATISTICS), batch, heads, n, device=device)
     kept, keys = (torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2))
     weights = torch.empty(batch, heads, n, slots, device=device)

@@ -63,7 +63,10 @@ class RowCapture(Recorder):
 
     def __init__(self, layer: int, head: int, query: int, n_keys: int) -> None:
         super().__init__([head], [query])
-        self.layer, self.head, self.query, self.n_keys = layer, head, query, n_keys
+        self.layer = layer
+        self.head = head
+        self.query = query
+        self.n_keys = n_keys
         self.captured: dict[str, Numbers] = {}
         self.group: int | None = None
         self.spec: AttentionSpec | None = None
@@ -81,10 +84,12 @@ class RowCapture(Recorder):
         return 0, self.n_keys
 
     def update(self, tile: Tile) -> None:
-        inputs, row = tile.inputs, self.query - tile.q0
+        inputs = tile.inputs
+        row = self.query - tile.q0
         group = int(inputs.group(torch.tensor(self.head)))
         self.group = group if self.group is None else self.group
-        self.spec, self.rotation = inputs.spec, inputs.rotation
+        self.spec = inputs.spec
+        self.rotation = inputs.rotation
         if inputs.rotation is not None:
             self._store("q", inputs.rotation.q[0, self.head, self.query])
             self._store("k", inputs.rotation.k[0, group])
@@ -122,7 +127,8 @@ class HeadCapture(RowCapture):
 
     def __init__(self, modules: LayerModules, layer: int, head: int, query: int, n_keys: int) -> None:
         super().__init__(layer, head, query, n_keys)
-        self._modules, self._config = modules, modules.stack.config
+        self._modules = modules
+        self._config = modules.stack.config
         self.group = head // (self._config.n_heads // self._config.n_kv_heads)
         self.sources: Tensor | None = None
         self.length = 0  # tokens of the text
@@ -134,7 +140,9 @@ class HeadCapture(RowCapture):
 
     def capturing(self) -> AbstractContextManager[None]:
         """Capture intermediate values while the model runs."""
-        layer, c, group = self._modules, self._config, self.group or 0
+        layer = self._modules
+        c = self._config
+        group = self.group or 0
         handles = [
             module.register_forward_pre_hook(in_this_thread(hook), with_kwargs=True)
             for module, hook in ((layer.embedded, self._embedded), *((block, self._stream) for block in layer.blocks))
@@ -277,7 +285,8 @@ def rotary_numbers(stack: Stack, layer: int, n: int) -> RotaryNumbers | None:
     rope = stack.config.rope_of(layer)
     if rope is None:
         return None
-    like, width = stack.embed.tokens.weight, int(stack.config.d_head * rope.fraction)
+    like = stack.embed.tokens.weight
+    width = int(stack.config.d_head * rope.fraction)
     frequencies, factor = rotary_frequencies(rope, width, n, torch.device("cpu"))
     cos, sin = rotary_tables(rope, width, [n], n, like.device, like.dtype)
     return RotaryNumbers(2 * np.pi / _to_float64(frequencies), factor, _to_float64(cos), _to_float64(sin))

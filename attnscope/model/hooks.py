@@ -38,7 +38,8 @@ class AttentionHooks:
             heads = {head for recorder in recorders for head in recorder.heads}
             every_row = self._needs_output(layer) and layer not in self.observed
             n_rows = n_queries if every_row else len({row for recorder in recorders for row in recorder.rows})
-            mask, cells = self.observed.get(layer, masks[layer]), texts * len(heads) * n_rows * n_keys
+            mask = self.observed.get(layer, masks[layer])
+            cells = texts * len(heads) * n_rows * n_keys
             if find_summarizer(most_strongest(recorders), mask, cells, n_queries, n_keys, device) is not None:
                 break
 

@@ -36,7 +36,8 @@ class KeyValueCache:
         """Add the keys, (B, G, new, E), and values, (B, G, new, Ev), of new tokens to a layer; return those of all."""
         if layer in self._layers:
             before = self._layers[layer]
-            k, v = torch.cat((before[0], k), dim=2), torch.cat((before[1], v), dim=2)
+            k = torch.cat((before[0], k), dim=2)
+            v = torch.cat((before[1], v), dim=2)
         self._layers[layer] = k, v
         return k, v
 
@@ -77,7 +78,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.activation, self.limit, self.plus_one = config.activation, config.glu_limit, config.glu_plus_one
+        self.activation = config.activation
+        self.limit = config.glu_limit
+        self.plus_one = config.glu_plus_one
         self.up = Linear(config.d_model, config.d_mlp, config.mlp_bias)
         self.gate = Linear(config.d_model, config.d_mlp, config.mlp_bias) if config.gated else None
         self.down = Linear(config.d_mlp, config.d_model, config.mlp_bias)
@@ -89,9 +92,11 @@ class MLP(nn.Module):
         elif self.limit is None and not self.plus_one:
             hidden = self.gate(x, self.activation) * self.up(x)
         else:
-            gate, up = self.gate(x), self.up(x)
+            gate = self.gate(x)
+            up = self.up(x)
             if self.limit is not None:
-                gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+                gate = gate.clamp(max=self.limit)
+                up = up.clamp(-self.limit, self.limit)
             hidden = activate(self.activation, gate) * (up + 1 if self.plus_one else up)
         return self.down(hidden)  # type: ignore[no-any-return]
 
@@ -126,7 +131,9 @@ class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float, *, plus_one: bool = False, wide: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
-        self.eps, self.plus_one, self.wide = eps, plus_one, wide
+        self.eps = eps
+        self.plus_one = plus_one
+        self.wide = wide
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize the last dimension."""
@@ -165,8 +172,12 @@ class Attention(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.layer, self.config = layer, config
-        d, h, g, bias = config.d_model, config.n_heads, config.n_kv_heads, config.qkv_bias
+        self.layer = layer
+        self.config = config
+        d = config.d_model
+        h = config.n_heads
+        g = config.n_kv_heads
+        bias = config.qkv_bias
         self.q = Linear(d, h * config.d_head, bias)
         self.k = Linear(d, g * config.d_head, bias)
         self.v = Linear(d, g * config.d_value, bias)
@@ -194,7 +205,8 @@ class Attention(nn.Module):
         heads = setting.hooks.attend(AttentionInputs(self.layer, q, k, v, spec, out_weight))
         if heads is None:
             return None
-        attended, out = heads if setting.rows is None else heads[:, :, setting.rows], self.out
+        attended = heads if setting.rows is None else heads[:, :, setting.rows]
+        out = self.out
 
         def project(rows: slice) -> Tensor:
             joined = attended[:, :, rows].transpose(1, 2).flatten(2)  # (B, rows, H·Ev)
@@ -204,7 +216,8 @@ class Attention(nn.Module):
 
     def _disentangled(self, q: Tensor, k: Tensor, distances: Tensor, start: int) -> DisentangledBias:
         """Return the scores of queries and keys with distances, (2·span, D)."""
-        c, table = self.config, self.config.disentangled
+        c = self.config
+        table = self.config.disentangled
         assert table is not None
 
         def project(module: Linear | None) -> Tensor:
@@ -223,14 +236,18 @@ class Attention(nn.Module):
         """Return queries, keys and values, (B, H, Q, E), (B, G, K, E) and (B, G, K, Ev)."""
         c = self.config
         source = x if setting.context is None else setting.context  # (B, K, D)
-        q, k = self.q(x), self.k(source)  # (B, Q, H·E), (B, K, G·E)
+        # (B, Q, H·E), (B, K, G·E)
+        q = self.q(x)
+        k = self.k(source)
         if self.whole and self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q = self.q_norm(q)
+            k = self.k_norm(k)
         q = q.unflatten(-1, (c.n_heads, c.d_head)).transpose(1, 2)
         k = k.unflatten(-1, (c.n_kv_heads, c.d_head)).transpose(1, 2)
         v = self.v(source).unflatten(-1, (c.n_kv_heads, c.d_value)).transpose(1, 2)
         if not self.whole and self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+            q = self.q_norm(q)
+            k = self.k_norm(k)
         if setting.rotary is not None:
             # One after the other, so that at most one of them is in memory twice.
             q = rotate(q, *setting.rotary)
@@ -246,7 +263,8 @@ class TransformerBlock(nn.Module):
         self.config = config
         self.attention = Attention(config, layer)
         self.mlp = (Experts(config) if config.n_experts else MLP(config)) if config.d_mlp else None
-        before, after = config.norm_order != "output", config.norm_order in ("output", "sandwich")
+        before = config.norm_order != "output"
+        after = config.norm_order in ("output", "sandwich")
         self.norm_attention = make_norm(config) if before else nn.Identity()
         self.norm_attention_out = make_norm(config) if after else nn.Identity()
         own_norm = before and not config.shared_norm

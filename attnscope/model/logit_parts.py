@@ -58,7 +58,8 @@ class StreamCapture:
     """
 
     def __init__(self, stack: Stack, positions: Sequence[int]) -> None:
-        self._stack, self._positions = stack, list(positions)
+        self._stack = stack
+        self._positions = list(positions)
         self.layers: list[LayerParts] = []
         self._entering: list[Tensor] = []
         self._attended: list[tuple[Tensor, PullBack]] = []
@@ -100,12 +101,14 @@ class HeadLogits(Recorder):
 
     def __init__(self, heads: int, positions: Sequence[int], direction: Tensor, n_keys: int) -> None:
         super().__init__(range(heads), sorted(set(positions)))
-        self._positions, self._direction = list(positions), direction
+        self._positions = list(positions)
+        self._direction = direction
         self.added = torch.zeros(len(self._positions), heads, n_keys, dtype=torch.float64, device=direction.device)
 
     def update(self, tile: Tile) -> None:
         """Take the weights of each text's query, times the contributions of the keys' values."""
-        inputs, heads = tile.inputs, tile.heads
+        inputs = tile.inputs
+        heads = tile.heads
         width = inputs.v.shape[-1]
         for text, position in enumerate(self._positions):
             if not tile.q0 <= position < tile.q1 or tile.k0 == tile.k1:

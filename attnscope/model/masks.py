@@ -12,7 +12,10 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.request.masks.terms import AnyOf, Bidirectional, Causal, Mask, MaskTerm, Own
 
-_RUN, _SHORT, _CELLS = 64, 512, 1 << 22  # rows of a run; keys below which nothing is gained; cells evaluated at once
+# rows of a run; keys below which nothing is gained; cells evaluated at once
+_RUN = 64
+_SHORT = 512
+_CELLS = 1 << 22
 
 
 def _longest_run(hidden: Tensor) -> tuple[int, int]:
@@ -202,7 +205,8 @@ class FunctionMask(Mask):
         if (number, n_keys) not in self._evaluated:
             rows = torch.arange(number * _RUN, min(self.n_queries, (number + 1) * _RUN), device=self.device)[:, None]
             step = max(_RUN, _CELLS // (self.n_texts * self.n_heads * max(1, len(rows))))
-            visible, everywhere = [], []
+            visible = []
+            everywhere = []
             for first in range(0, n_keys, step):
                 keys = torch.arange(first, min(n_keys, first + step), device=self.device)[None]
                 cells = self.allowed(rows, keys).expand(self.n_texts, self.n_heads, len(rows), keys.shape[1])
@@ -314,7 +318,9 @@ class Union(Mask):
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Return the longest run that the parts' ranges make together."""
-        longest, start, end = (0, 0), 0, 0
+        longest = (0, 0)
+        start = 0
+        end = 0
         for low, high in sorted(part.all_visible_range(q0, q1, n_keys) for part in self.parts):
             start, end = (start, max(end, high)) if low <= end else (low, high)
             longest = max(longest, (start, end), key=lambda run: run[1] - run[0])

@@ -71,7 +71,8 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
         return wide
     if m * n * e < _WORTH_A_CALL or a.device.type != "cpu" or not _onednn() or (out is not None and _mkl_in_place()):
         return torch.matmul(a, b.mT, out=out)
-    left, right = a.reshape(-1, m, e), b.reshape(-1, n, e)
+    left = a.reshape(-1, m, e)
+    right = b.reshape(-1, n, e)
     multiply = _onednn_linear if uses_onednn(a, b) else F.linear
     if len(left) == 1:
         return multiply(left[0].contiguous(), right[0]).view(*a.shape[:-1], n)

@@ -108,7 +108,8 @@ class DisentangledBias:
 
     def _rows(self, distances: Tensor) -> Tensor:
         """Return the row of each distance in the table of 2·span, (Q, K)."""
-        span, furthest = self.config.span, self.config.max_distance
+        span = self.config.span
+        furthest = self.config.max_distance
         if furthest is not None:
             middle = span // 2
             far = distances.abs().clamp_min(middle)
@@ -148,15 +149,19 @@ def _llama3(base: Tensor, s: RopeScaling) -> Tensor:
 
 def _yarn(base: Tensor, rope: Rope, s: RopeScaling) -> tuple[Tensor, float]:
     """Blend kept and divided frequencies along a ramp, with a temperature (YaRN: Peng et al., 2023, section 3)."""
-    width, original = 2 * len(base), s.original_max_positions or 1
+    width = 2 * len(base)
+    original = s.original_max_positions or 1
 
     def dimension(rotations: float) -> float:
         return width * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
-    low, high = dimension(s.beta_fast), dimension(s.beta_slow)
+    low = dimension(s.beta_fast)
+    high = dimension(s.beta_slow)
     if s.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, width - 1)
+        low = math.floor(low)
+        high = math.ceil(high)
+    low = max(low, 0)
+    high = min(high, width - 1)
     ramp = (torch.arange(len(base), device=base.device) - low) / (high - low or 0.001)
     keep = 1 - ramp.clamp(0, 1)
     temperature = 0.1 * math.log(s.factor) + 1.0 if s.factor > 1 else 1.0
@@ -211,9 +216,12 @@ def rotary_table(
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the first R dimensions of (B, H, T, E) by tables of at least T positions (Su et al., 2021)."""
-    width, half = cos.shape[-1], cos.shape[-1] // 2
-    cos, sin = cos[..., : x.shape[2], :], sin[..., : x.shape[2], :]
-    first, second = x[..., :half], x[..., half:width]
+    width = cos.shape[-1]
+    half = cos.shape[-1] // 2
+    cos = cos[..., : x.shape[2], :]
+    sin = sin[..., : x.shape[2], :]
+    first = x[..., :half]
+    second = x[..., half:width]
     if width == x.shape[-1]:
         rotated = x * cos
     else:

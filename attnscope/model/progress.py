@@ -34,7 +34,9 @@ class ForwardProgress:
         self, what: str, on_progress: ProgressCallback, loads: Sequence[LayerCost], n_heads: int, recorders: Recorders
     ) -> None:
         """Call `on_progress` with `what · layer 2 of 4 · tile 7`, the finished thousandths of the work, and 1000."""
-        self._what, self._on_progress, self._last = what, on_progress, max(recorders, default=-1)
+        self._what = what
+        self._on_progress = on_progress
+        self._last = max(recorders, default=-1)
         recorded = (len(_heads(recorders.get(layer, ()))) for layer in range(len(loads)))
         heads = (n_heads + (_RECORDED_FACTOR - 1) * n for n in recorded)
         self._works = [load.linear + load.head * n for load, n in zip(loads, heads, strict=True)]
@@ -66,9 +68,12 @@ class _TileCounter(Recorder):
 
     def __init__(self, progress: ForwardProgress, recorders: Sequence[Recorder], *, every_row: bool) -> None:
         super().__init__((), ())
-        self._progress, self._heads = progress, len(_heads(recorders))
+        self._progress = progress
+        self._heads = len(_heads(recorders))
         self._rows = None if every_row else sorted({row for recorder in recorders for row in recorder.rows})
-        self._tiles, self._cells, self._all = 0, 0.0, 0.0
+        self._tiles = 0
+        self._cells = 0.0
+        self._all = 0.0
 
     def update(self, tile: Tile) -> Deferred:
         cells = len(tile.heads) * (tile.q1 - tile.q0) * (tile.k1 - tile.k0)
@@ -76,7 +81,8 @@ class _TileCounter(Recorder):
 
     def _count(self, inputs: AttentionInputs, cells: int) -> None:
         if not self._tiles:
-            n_keys, rows = inputs.k.shape[2], range(inputs.q.shape[2]) if self._rows is None else self._rows
+            n_keys = inputs.k.shape[2]
+            rows = range(inputs.q.shape[2]) if self._rows is None else self._rows
             sample = rows[:: max(1, len(rows) // _SAMPLES)]
             ranges = [inputs.spec.mask.key_range(row, row + 1, n_keys) for row in sample]
             visible = sum(end - start for start, end in ranges) / max(1, len(ranges)) * len(rows)

@@ -28,7 +28,9 @@ def fused_attention(
     It is (B, H, Q, Ev), 0 for fully masked queries; other heads of `output` are left as they were. The rule has no
     soft-cap, which no kernel knows. `elements` are cells of a block's mask for one text, at most (at least one row).
     """
-    q, n_keys, spec = inputs.q, inputs.k.shape[2], inputs.spec
+    q = inputs.q
+    n_keys = inputs.k.shape[2]
+    spec = inputs.spec
     # Otherwise the kernel allocates a whole Q×K matrix for every head.
     lean = q.shape[-1] == inputs.v.shape[-1]
     plain = plain_mask(spec.mask, q.shape[2], n_keys)
@@ -38,7 +40,8 @@ def fused_attention(
             return _sdpa(inputs, slice(None), (0, q.shape[2]), (0, n_keys), causal=causal)
         rows = q.shape[2]
     else:
-        plain, shared = None, lean and spec.bias is None and not spec.mask.per_head
+        plain = None
+        shared = lean and spec.bias is None and not spec.mask.per_head
         rows = TileShape.of(inputs, 1, spec.mask, elements * len(q) if shared else max(1, elements // len(heads))).rows
         causal = False
     if output is None:
@@ -81,10 +84,12 @@ def _sdpa(
     of_a_group = inputs.q.shape[1] // inputs.k.shape[1]
     first, end, _ = heads.indices(inputs.q.shape[1])
     groups = slice(first // of_a_group, -(-end // of_a_group))
-    k, v = inputs.k[:, groups, slice(*keys)], inputs.v[:, groups, slice(*keys)]
+    k = inputs.k[:, groups, slice(*keys)]
+    v = inputs.v[:, groups, slice(*keys)]
     shared = q.shape[1] // k.shape[1]
     if shared > 1 and q.is_cuda and q.dtype == torch.float32:  # no fused CUDA kernel takes groups in float32
-        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+        k = k.repeat_interleave(shared, 1)
+        v = v.repeat_interleave(shared, 1)
     gqa = k.shape[1] != q.shape[1]
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=added, is_causal=causal, scale=inputs.spec.scale, enable_gqa=gqa

@@ -24,7 +24,8 @@ class PredictionHead(nn.Module):
 
     def __init__(self, config: ModelConfig, final: OutputHead) -> None:
         super().__init__()
-        self.final, d = final, config.d_model
+        self.final = final
+        d = config.d_model
         self.norm = make_norm(config) if final.norm else nn.Identity()
         self.transform = Linear(d, d, bias=True) if final.transform else None
         self.transform_norm = make_norm(config) if final.transform else nn.Identity()
@@ -126,7 +127,8 @@ class Stack(nn.Module):
             positions = tokens[2] if len(tokens) > 2 else None
             settings = self._settings(masks, padding, longest, source, hooks, positions)
             for layer, (block, setting) in enumerate(zip(blocks, settings, strict=False)):
-                entering, x = x, block(x, setting)
+                entering = x
+                x = block(x, setting)
                 if observe is not None and entering is not None and x is not None:
                     observe(layer, partial(_run_block, block, setting), entering, x, setting.spec.mask)
                 if progress is not None:
@@ -139,7 +141,8 @@ class Stack(nn.Module):
 
         Returns the output of the last block for the last token, (1, D).
         """
-        start, longest = cache.length, tokens[0].shape[1]
+        start = cache.length
+        longest = tokens[0].shape[1]
         shifted = [ShiftedMask(mask, start) if start else mask for mask in masks]
         hooks = AttentionHooks({}, all_outputs=True)
         with self.weights.in_order(len(self.blocks)) as blocks:
@@ -191,7 +194,9 @@ class Stack(nn.Module):
             rows: Positions whose final states are wanted, ascending; None for all.
         """
         starts = [min(variant) for variant in hooks.variants]
-        first, count, done = starts[0], len(self.blocks), 0
+        first = starts[0]
+        count = len(self.blocks)
+        done = 0
         total = sum(count - start for start in starts)
         with self.weights.in_order(count, first) as blocks:
             source = None if context is None else self.embed(*context)  # (1, K, D)
@@ -228,23 +233,28 @@ class Stack(nn.Module):
             spec = AttentionSpec(c.attention_scale, mask, c.softcap, bias, bias_name)
             rotated = c.rope_of(layer)
             if rotated is not None and rotated not in tables:
-                like, lengths = self.embed.tokens.weight, [longest]
+                like = self.embed.tokens.weight
+                lengths = [longest]
                 if isinstance(padding, PaddingMask):
                     lengths = padding.lengths.tolist()
-                width, n = int(c.d_head * rotated.fraction), longest
+                width = int(c.d_head * rotated.fraction)
+                n = longest
                 if positions is not None:
                     lengths = (positions.amax(1) + 1).tolist()
                     n = max(lengths)
                 cos, sin = rotary_tables(rotated, width, lengths, n, like.device, like.dtype)
                 if positions is not None:
-                    cos, sin = at_positions(cos, positions), at_positions(sin, positions)
+                    cos = at_positions(cos, positions)
+                    sin = at_positions(sin, positions)
                 tables[rotated] = cos, sin
             yield LayerContext(spec, tables[rotated], source, hooks, distances=distances)
 
 
 def _from_position(setting: LayerContext, start: int, cache: KeyValueCache) -> LayerContext:
     """Return the context of a block for the tokens from a position on."""
-    rotary, spec, bias = setting.rotary, setting.spec, setting.spec.bias
+    rotary = setting.rotary
+    spec = setting.spec
+    bias = setting.spec.bias
     if rotary is not None:
         rotary = rotary[0][..., start:, :], rotary[1][..., start:, :]
     if bias is not None:

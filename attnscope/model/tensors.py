@@ -122,11 +122,13 @@ def _read_mxfp4(
     with _open_unchanged(scales.file, stamps[scales.file]) as other:
         exponents = _read(other, scales, torch.uint8).view(experts * out, -1, 1).to(torch.int32) - 127
     tensor = empty_pages((experts, out, width) if transposed else info.shape, dtype)
-    levels, start = torch.tensor(_FP4), info.start
+    levels = torch.tensor(_FP4)
+    start = info.start
     rows = max(1, _CHUNK // (4 * width))
     for expert, matrix in enumerate(tensor if transposed else tensor.mT):
         for first in range(0, out, rows):
-            part, at = matrix[first : first + rows], expert * out + first
+            part = matrix[first : first + rows]
+            at = expert * out + first
             stored = torch.empty(len(part), width // 32, 16, dtype=torch.uint8)
             _fill(stored, file, info, start)
             start += stored.nbytes

@@ -32,7 +32,8 @@ class Workspace:
 
     def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
         """Return an uninitialized float32 tensor, valid until a buffer of the same name is requested again."""
-        size, memory = prod(shape), self._buffers.get(name)
+        size = prod(shape)
+        memory = self._buffers.get(name)
         if memory is None or memory.numel() < size or memory.device != device:
             memory = None
             self._buffers.pop(name, None)  # before its successor is made, not after
@@ -44,7 +45,8 @@ class FiniteChecks:
     """Checks of one layer: at once without a device or on a CPU, else by sums read together, as each read waits."""
 
     def __init__(self, layer: int, device: torch.device | None = None) -> None:
-        self._layer, self._at_once = layer, device is None or device.type == "cpu"
+        self._layer = layer
+        self._at_once = device is None or device.type == "cpu"
         self._sums: list[Tensor] = []
 
     def add(self, numbers: Tensor, name: str, heads: Tensor) -> None:
@@ -72,7 +74,8 @@ def as_slice(places: Sequence[int]) -> list[int] | slice:
     """Return neighbouring places as a slice, which costs less to write through."""
     if isinstance(places, range):
         return slice(places.start, places.stop)
-    first, count = places[0], len(places)
+    first = places[0]
+    count = len(places)
     return slice(first, first + count) if places == list(range(first, first + count)) else list(places)
 
 

@@ -39,7 +39,9 @@ class BlockMask:
         """Evaluate a mask, for these heads if they differ, on the keys that only some queries of the block may see."""
         k0, k1, (a, b) = block.k0, block.k1, all_visible_range
         q_at = torch.arange(block.q0, block.q1, device=device)[:, None]  # (q, 1)
-        parts, alive = [], torch.full((len(q_at),), a < b, device=device)  # (q,), or with B and h below
+        # (q,), or with B and h below
+        parts = []
+        alive = torch.full((len(q_at),), a < b, device=device)
         for left, right in ((k0, a), (b, k1)):
             if left < right:
                 allowed = mask.allowed(q_at, torch.arange(left, right, device=device)[None], heads)
@@ -84,7 +86,8 @@ def compute_tile(
     in_place: bool,
 ) -> Tile:
     """Compute the stages, each in place of the one before if no recorder reads that; `summarize` is a softmax."""
-    heads, block = part.heads, part.block
+    heads = part.heads
+    block = part.block
     scores, scaled = _scores(part, workspace, checks)
     masked = scaled.clone() if block.needs_scores else scaled
     part.block_mask.apply_(masked)
@@ -94,7 +97,8 @@ def compute_tile(
     cut_rows = None if cuts is None else cuts.mask_(masked, part.index, block.q0, block.k0)
     in_place = in_place and block.k0 < block.k1
     weights = masked if in_place else workspace.buffer("weights", masked.shape, masked.device)
-    sink, summary = None, None
+    sink = None
+    summary = None
     if summarize is not None and block.k0 < block.k1:
         summary = summarize(masked, weights)
     else:
@@ -129,7 +133,9 @@ def compute_tile(
 
 def _scores(part: TileInputs, workspace: Workspace, checks: FiniteChecks) -> tuple[Tensor | None, Tensor]:
     """Return q·k if a recorder reads it, and the scaled scores before the mask, (B, h, q, k) each."""
-    spec, block, needs_scores = part.inputs.spec, part.block, part.block.needs_scores
+    spec = part.inputs.spec
+    block = part.block
+    needs_scores = part.block.needs_scores
     q = part.inputs.q[:, part.index, block.q0 : block.q1].to(part.k.dtype)
     # small numbers of float16 would lose bits
     before, after = _factors(spec, needs_scores or q.dtype == torch.float16)

@@ -83,7 +83,8 @@ def tile_blocks(
     n_queries, n_keys = size
     readers = [recorder for recorder in recorders if recorder.needs_scores]
     for q0, q1 in contiguous_runs(range(n_queries) if needed_rows is None else needed_rows, shape.rows):
-        narrow, wide = _block(mask, q0, q1, n_keys), _block(mask, q0, q1, n_keys, readers)
+        narrow = _block(mask, q0, q1, n_keys)
+        wide = _block(mask, q0, q1, n_keys, readers)
         width = wide.k1 - wide.k0
         if width == narrow.k1 - narrow.k0 or (q1 - q0) * width <= shape.elements:
             yield wide
@@ -104,7 +105,8 @@ def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder
     here = [reader for reader in readers if _within(reader.rows, q0, q1)]
     for score_range in (reader.score_range() for reader in here):
         if score_range is not None:
-            k0, k1 = min(k0, score_range[0]), max(k1, score_range[1])
+            k0 = min(k0, score_range[0])
+            k1 = max(k1, score_range[1])
     return TileBlock(q0, q1, k0, min(n_keys, k0 + _round_up(k1 - k0)), bool(here))
 
 

@@ -168,7 +168,8 @@ def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_t
 
 def _single(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
     """Make the recorders of heads of one layer."""
-    w, tokens = trace.record_spec, trace.record_tokens
+    w = trace.record_spec
+    tokens = trace.record_tokens
     heads = [unit.heads[0] for unit in group]
     make_array = partial(trace.block.array, units)
     matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=(trace.packed, units.start))
@@ -185,7 +186,8 @@ def _single(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
 
 def _mean(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
     """Make the recorders of a mean."""
-    w, tokens = trace.record_spec, trace.record_tokens
+    w = trace.record_spec
+    tokens = trace.record_tokens
     (unit,) = group
     every_key = list(range(tokens.eligible.shape[1]))
     names = ("allowed", "weights", "value", "projected") if w.by == "projected" else ("allowed", "weights", "value")

@@ -20,9 +20,11 @@ class Uploads:
     """Copies of parameters to one device; copies to the CPU or to MPS are `Tensor.to`."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._beside = device, device.type == "cuda"
+        self._device = device
+        self._beside = device.type == "cuda"
         self._released: torch.cuda.Event | None = None
-        self._turn, self._filling = 0, Lock()
+        self._turn = 0
+        self._filling = Lock()
 
     @cached_property
     def _stream(self) -> torch.cuda.Stream:

@@ -39,7 +39,11 @@ class WeightStore:
         uploads: Uploads | None = None,
     ) -> None:
         self._uploads = uploads or Uploads(torch.device("cpu"))
-        self._embed, self._blocks, self._read, self._keep, self._head = embed, blocks, read, True, head
+        self._embed = embed
+        self._blocks = blocks
+        self._read = read
+        self._keep = True
+        self._head = head
         self._nothing = [block.state_dict() for block in blocks if read is not None]  # tensors on "meta"
 
     @property

@@ -77,7 +77,8 @@ def one_openmp_thread() -> Iterator[None]:
 @cache
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     """Return threads that operators do not split their work over, kept for the life of the process."""
-    usual, ready = torch.get_num_threads(), Barrier(n_threads + 1)
+    usual = torch.get_num_threads()
+    ready = Barrier(n_threads + 1)
 
     def begin() -> None:
         # A thread's first call takes over the number of the process, also after it was set.
@@ -97,9 +98,13 @@ class _Queue(Generic[Part]):
     """Hands out parts, and runs deferred functions in their order."""
 
     def __init__(self, parts: Iterator[Part]) -> None:
-        self._parts, self._taking, self._taken = parts, Lock(), 0
+        self._parts = parts
+        self._taking = Lock()
+        self._taken = 0
         self._finished: dict[int, list[Deferred]] = {}
-        self._next, self._changed, self._stopped = 0, Condition(), False
+        self._next = 0
+        self._changed = Condition()
+        self._stopped = False
         self._failed = -1
         self.error: BaseException | None = None
 
@@ -133,7 +138,8 @@ class _Queue(Generic[Part]):
         """Stop, and remember the failure of the first part, in order, that failed."""
         with self._changed:
             if self.error is None or place < self._failed:
-                self.error, self._failed = error, place
+                self.error = error
+                self._failed = place
         self.stop()
 
     def stop(self) -> None:

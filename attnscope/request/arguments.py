@@ -168,7 +168,8 @@ def _float(text: Any) -> float:
 
 def resources(text: str) -> dict[str, float]:
     """Read amounts of named resources, such as `fast=1,disk=0.5`."""
-    read, amounts = real(arg("actor_resources")), dict[str, float]()
+    read = real(arg("actor_resources"))
+    amounts = dict[str, float]()
     for pair in text.split(","):
         name, equals, number = pair.partition("=")
         if not name or not equals:
@@ -208,7 +209,8 @@ def series(option: str, low: float, high: float, *, integers: bool) -> Callable[
                     raise UsageError(
                         f"'{word}' needs two numbers before it and one after", where=option, hint="write 0,0.1,…,1"
                     )
-                step, end = numbers[-1] - numbers[-2], _float(words[place + 1])
+                step = numbers[-1] - numbers[-2]
+                end = _float(words[place + 1])
                 count = (end - numbers[-1]) / step if step > 0 else -1.0
                 if not 0 <= count <= _MOST_NUMBERS:
                     raise UsageError(f"'{text}' has no end", where=option, hint="write 0,0.1,…,1")

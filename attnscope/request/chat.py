@@ -14,7 +14,9 @@ CHAT_KEYS = (MESSAGES, "documents", "tools", "chat_template", "add_generation_pr
          "chat_template_kwargs")  # fmt: skip
 REASONING = ("reasoning_content", "thinking", "reasoning")  # keys of a message's reasoning; templates read the first
 _HINT = 'expected a list of {"role": …, "content": …}, or an object with "messages"'
-_MOST_MESSAGES, _DEEPEST, _LONGEST_NAME = 10_000, 100, 200
+_MOST_MESSAGES = 10_000
+_DEEPEST = 100
+_LONGEST_NAME = 200
 
 
 class RenderedChat(msgspec.Struct, frozen=True):
@@ -91,7 +93,8 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise UsageError(f"is {_kind(message)}, not an object", where=where, hint=_HINT)
     values = {key: value for key, value in message.items() if value is not None}
-    role, content = values.get("role"), values.get("content")
+    role = values.get("role")
+    content = values.get("content")
     if not isinstance(role, str) or not role.strip():
         hint = "name who says it, such as user or assistant"
         raise UsageError("has no role" if role is None else "its role is not a name", where=where, hint=hint)

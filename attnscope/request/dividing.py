@@ -125,11 +125,13 @@ def repeated_marks(text: TextInput, request: SpanRequest) -> list[str]:
 
 def _whole_words(tokens: Sequence[Token]) -> TextSpans:
     """Return every word as a span; so are marks, special tokens and the first token."""
-    words, names = group_words(tokens, range(len(tokens))), set[str]()
+    words = group_words(tokens, range(len(tokens)))
+    names = set[str]()
     kinds: list[SpanKind] = ["special" if tokens[word[0]].special else "text" for word in words]
     characters = []
     for word in words:
-        start, end = tokens[word[0]].start, tokens[word[-1]].end
+        start = tokens[word[0]].start
+        end = tokens[word[-1]].end
         known = start is not None and end is not None and end > start
         characters.append([CharacterRange(start, end, tokens[word[0]].segment)] if known else [])  # type: ignore[arg-type]
     of_token = [number for number, word in enumerate(words) for _ in word]
@@ -140,7 +142,8 @@ def _by_ranges(
     text: TextInput, tokens: Sequence[Token], ranges: Sequence[SpanRange], owners: list[str | None], *, truncated: bool
 ) -> None:
     """Assign tokens to named ranges; refuse ranges that overlap, lie outside the text or hold no token."""
-    where, lengths = arg("spans"), {"characters": len(text.text), "tokens": len(tokens)}
+    where = arg("spans")
+    lengths = {"characters": len(text.text), "tokens": len(tokens)}
     for span in ranges:
         if span.end > lengths[span.unit] and not truncated:
             hint = f"the text has {lengths[span.unit]:,} {span.unit}"
@@ -231,7 +234,8 @@ def _marked(
             hint = f"did you mean {arg('spans', near)}?" if near else "each mark begins a span, and is written as there"
             raise NotInText(f"the mark '{mark}' is not in the text", where=arg("spans"), hint=hint)
     starts = _mark_places(text, parts, marks)
-    names, pieces = {part.name for part in parts}, list[SpanRange]()
+    names = {part.name for part in parts}
+    pieces = list[SpanRange]()
     for part in parts:
         order = [start for start in sorted(starts) if part.start <= start < part.end]
         before = order[0] if order else part.end
@@ -254,7 +258,8 @@ def _split(text: str, division: str) -> Iterator[tuple[int, int]]:
 
 def _sentence_starts(text: str) -> list[int]:
     """Return where sentences begin: after an end mark, a blank line, or a line's end after a mark or before an item."""
-    starts, begin = list[int](), 0
+    starts = list[int]()
+    begin = 0
     for match in _END.finditer(text):
         if not _ends_sentence(text, begin, match):
             continue
@@ -267,7 +272,8 @@ def _sentence_starts(text: str) -> list[int]:
 
 
 def _ends_sentence(text: str, begin: int, match: "re.Match[str]") -> bool:
-    mark, after = match.group(), text[match.end() : match.end() + 40]
+    mark = match.group()
+    after = text[match.end() : match.end() + 40]
     if not mark.strip():
         line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
         in_list = _ITEM.match(after) is not None or (_ITEM.match(line) is not None and not after[:1].isspace())
@@ -287,15 +293,18 @@ def _assign(tokens: Sequence[Token], pieces: Sequence[SpanRange], segment: int, 
     for position, token in enumerate(tokens):
         if token.segment != segment or token.start is None or token.end is None or token.made:
             continue
-        first, end = bisect_right(starts, token.start) - 1, bisect_right(starts, max(token.start, token.end - 1))
-        best, most = None, 0
+        first = bisect_right(starts, token.start) - 1
+        end = bisect_right(starts, max(token.start, token.end - 1))
+        best = None
+        most = 0
         for piece in ordered[max(0, first) : end]:
             inside = range(max(token.start, piece.start), min(token.end, piece.end))
             # The text of a piece does not say which characters are blank.
             blank = len(token.text) != token.end - token.start
             count = sum(blank or not token.text[at - token.start].isspace() for at in inside)
             if count > most or (best is None and len(inside) and token.text.isspace()):
-                best, most = piece.name, count
+                best = piece.name
+                most = count
         owners[position] = best
 
 

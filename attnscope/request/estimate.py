@@ -114,7 +114,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         that runs; `tile`; `kept` by recorders; `report`, where writing the findings takes more than running the model
         did.
     """
-    size, everything = DTYPE_BYTES[dtype], d.batch * d.tokens
+    size = DTYPE_BYTES[dtype]
+    everything = d.batch * d.tokens
     parameters = embedding_parameters(c) + min(d.layers, 2 if d.streamed else d.layers) * layer_parameters(c)
     if d.predicted:
         parameters += head_parameters(c)
@@ -154,8 +155,12 @@ def _activation_bytes(c: ModelConfig, size: int, d: MemoryDemand) -> int:
 
 def _numbers_per_token(c: ModelConfig, size: int, d: MemoryDemand) -> int:
     """Return the largest count of numbers that a layer holds per token: norms and what is recorded are float32."""
-    q, kv, o = c.n_heads * c.d_head, c.d_head + c.d_value, c.n_heads * c.d_value
-    turned, wide, tiled = c.positions == "rope", 4 // size, d.layers > 1 and not _has_kernel(c)
+    q = c.n_heads * c.d_head
+    kv = c.d_head + c.d_value
+    o = c.n_heads * c.d_value
+    turned = c.positions == "rope"
+    wide = 4 // size
+    tiled = d.layers > 1 and not _has_kernel(c)
     # A layer's input, the same normed, and what is made of it.
     sides = 2 * c.d_model + q + c.n_kv_heads * kv
     recorded = min(c.n_kv_heads, c.n_heads if tiled else d.heads)
@@ -190,7 +195,8 @@ def _tile_bytes(c: ModelConfig, d: MemoryDemand) -> tuple[int, int]:
 
 def _tile_scores(d: MemoryDemand, queries: int, heads: int) -> tuple[int, float]:
     """Count the scores in the largest tile of this many queries and heads, and such tiles that threads hold at once."""
-    a_row, every = d.batch * d.tokens, d.batch * d.tokens * queries * heads
+    a_row = d.batch * d.tokens
+    every = d.batch * d.tokens * queries * heads
     scores = min(max(TILE, min(2 * TILE, ENOUGH_ROWS * a_row), TILE_ROWS * a_row), every)
     windows = [min((term.window for term in mask if term.window is not None), default=d.tokens) for mask in d.masks]
     width = d.tokens if d.raw else min(d.tokens, 2 * max(windows, default=d.tokens) + WINDOW_ROWS)

@@ -53,7 +53,8 @@ def _given(number: int, rows: Mapping[str, list[list[int]]], mask: Sequence[int]
         raise UsageError("has numbers other than 0 and 1", where=f"{where}: attention_mask", hint="use 0 for padding")
     if 1 not in mask:
         raise UsageError(f"row {number} is all padding", where=f"{where}: attention_mask", hint="leave the row out")
-    first, last = mask.index(1), len(mask) - 1 - list(reversed(mask)).index(1)
+    first = mask.index(1)
+    last = len(mask) - 1 - list(reversed(mask)).index(1)
     if 0 in mask[first : last + 1]:
         place = first + list(mask[first:]).index(0)
         hint = f"give 1 there, and hide the token with {arg('hide', place - first)}"

@@ -23,7 +23,9 @@ class MemoryBound:
 
 def layer_parameters(c: ModelConfig) -> int:
     """Return the number of parameters of one block."""
-    heads_out, keys, values = c.n_heads * c.d_head, c.n_kv_heads * c.d_head, c.n_kv_heads * c.d_value
+    heads_out = c.n_heads * c.d_head
+    keys = c.n_kv_heads * c.d_head
+    values = c.n_kv_heads * c.d_value
     count = c.d_model * (heads_out + keys + values) + (heads_out + keys + values) * c.qkv_bias
     if c.out_projection:
         count += c.n_heads * c.d_value * c.d_model + c.d_model * c.out_bias
@@ -81,7 +83,9 @@ class MemoryLimit:
     """
 
     def __init__(self, limit: int, what: str, estimate: int) -> None:
-        self._limit, self._what, self.estimate = limit, what, estimate
+        self._limit = limit
+        self._what = what
+        self.estimate = estimate
         self._before = max(0, resident_memory() - PROGRAM)
 
     def check(self) -> None:
@@ -119,7 +123,8 @@ def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, bo
         "weights, two layers at a time" if n == "weights" else n: size for n, size in streamed.items()
     }
     require_memory(least or kept, bound, less)
-    total, weights = format_bytes(sum(kept.values())), format_bytes(kept["weights"])
+    total = format_bytes(sum(kept.values()))
+    weights = format_bytes(kept["weights"])
     what = spell_options(bound.what, on_command_line)
     return f"keeping all of them ({weights}) needs about {total}, but {what} is {format_bytes(bound.size)}"
 

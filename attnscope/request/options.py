@@ -34,12 +34,22 @@ from attnscope.request.selection import POOL, PRINTED, parse_cut, parse_indices_
 from attnscope.request.spans import SPAN_WORDS, parse_spans
 
 Reader = Callable[[str], Any]
-TEXT, MODEL, COMPUTE, SHOW, MACHINE = "Text", "Model", "What to compute", "What to show", "Machine"
-INPUT, OUTPUT, MEASURE, CUT, OTHER = "Input", "Output", "What to measure", "What to cut", "Options"
+TEXT = "Text"
+MODEL = "Model"
+COMPUTE = "What to compute"
+SHOW = "What to show"
+MACHINE = "Machine"
+INPUT = "Input"
+OUTPUT = "Output"
+MEASURE = "What to measure"
+CUT = "What to cut"
+OTHER = "Options"
 DEFAULT_STAGES = "scores,masked,weights"
-BRIEF, ALL = "brief", "all"
+BRIEF = "brief"
+ALL = "all"
 KEPT = (BRIEF, *EXACT_PARTS, ALL)
-BRIEF_STATISTICS, BRIEF_DIGITS = ("entropy", "first", "special", "self"), 3
+BRIEF_STATISTICS = ("entropy", "first", "special", "self")
+BRIEF_DIGITS = 3
 ALL_PARTS = tuple(
     name for name in EXACT_PARTS if not (PARTS[name].runs_again or PARTS[name].of_spans or PARTS[name].averaged)
 )
@@ -653,7 +663,8 @@ _DECLARED = {option.name: option for options in reversed(list(COMMANDS.values())
 
 def on_command_line(named: OptionName) -> str:
     """Spell an option as typed; see `AttnscopeError.line`."""
-    option, value = _DECLARED.get(named.name), named.value
+    option = _DECLARED.get(named.name)
+    value = named.value
     if named.typed:
         return named.typed
     flag = f"--{named.name.replace('_', '-')}" if option is None else option.spelled

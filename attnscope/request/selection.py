@@ -113,9 +113,11 @@ class IndexSelection:
     def _within(self, count: int, what: str, where: str) -> list[range]:
         indices = []
         for low, high in self.ranges:
-            low, high = self._from_end(low, count), self._from_end(high, count)
+            low = self._from_end(low, count)
+            high = self._from_end(high, count)
             if not (0 <= low < count and 0 <= high < count):
-                bad, hint = low if not 0 <= low < count else high, f"this model has {numbered(what, count)}"
+                bad = low if not 0 <= low < count else high
+                hint = f"this model has {numbered(what, count)}"
                 raise UsageError(f"there is no {what} {bad if bad >= 0 else bad - count}", where=where, hint=hint)
             indices.append(range(low, high + 1))
         return indices
@@ -190,9 +192,11 @@ def join_label(
     meant = label.selections()
     for option, given, number in zip((arg("layer"), arg("head")), (layer, head), meant, strict=True):
         if isinstance(given, HeadLabel):
-            agree, written = given.pairs == label.pairs, given.written
+            agree = given.pairs == label.pairs
+            written = given.written
         else:
-            agree, written = given in (number, AUTO, ALL), str(given)
+            agree = given in (number, AUTO, ALL)
+            written = str(given)
         if not agree:
             raise UsageError(f"'{written}' contradicts {label.written}", where=option, hint=f"remove {option}")
     return meant
@@ -202,7 +206,8 @@ def parse_indices(text: str, name: Literal["layer", "head"]) -> IndexSelection:
     """Read `auto`, `all`, `mean`, `3`, `0,2,5-7` or `-1`, and labels such as `L3` or `H3`."""
     if text in ("auto", "all", "mean"):
         return IndexSelection(text)  # type: ignore[arg-type]
-    ranges, option = [], arg(name)
+    ranges = []
+    option = arg(name)
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if not match or {letter.lower() for letter in part if letter.isalpha()} - {name[0]}:
@@ -259,7 +264,8 @@ def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, Index
 def _cut_range(low: str | None, high: str | None, part: str, option: str) -> IndexSelection:
     if low is None:
         return ALL
-    first, last = int(low), int(low if high is None else high)
+    first = int(low)
+    last = int(low if high is None else high)
     if high is not None and (first < 0 or last < first):
         what = "starts with a negative number" if first < 0 else "is reversed"
         raise UsageError(f"a range in '{part}' {what}", where=option, hint="count both ends from 0, the lower first")
@@ -441,7 +447,8 @@ def _runs(pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", t
         text = "".join(shown)
     at = 0
     while match := pattern.search(text, at):
-        first, last = firsts.get(match.start()), lasts.get(match.end())
+        first = firsts.get(match.start())
+        last = lasts.get(match.end())
         if first is not None and last is not None:
             yield from range(first, last + 1)
         at = match.start() + 1

@@ -12,7 +12,11 @@ SpanWord = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "
 Division = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "turns", "marks", "ranges"]
 WHOLE_WORDS: Division = "whole-words"
 SPAN_WORDS: tuple[str, ...] = get_args(SpanWord)
-FIRST, SPECIAL, TEMPLATE, REST, PAIR = "(first)", "(special)", "(template)", "(rest)", "(pair)"
+FIRST = "(first)"
+SPECIAL = "(special)"
+TEMPLATE = "(template)"
+REST = "(rest)"
+PAIR = "(pair)"
 RESERVED = (FIRST, SPECIAL, TEMPLATE, REST, PAIR)
 _FILES = (".json", ".jsonl")
 _LARGEST = 64 << 20  # bytes of a file of spans
@@ -154,7 +158,8 @@ def _whole(value: Any, where: str) -> int:
 
 def unique_name(name: str, taken: set[str]) -> str:
     """Return a name that no span has yet, and take it."""
-    number, unique = 1, name
+    number = 1
+    unique = name
     while unique in taken:
         number += 1
         unique = f"{name} ({number})"
@@ -164,7 +169,8 @@ def unique_name(name: str, taken: set[str]) -> str:
 
 def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRange, ...]]:
     """Join texts, or pairs of a name and a text, into one text with a span for each."""
-    text, ranges = "", []
+    text = ""
+    ranges = []
     for number, piece in enumerate(pieces, 1):
         name, content = piece if isinstance(piece, tuple) and len(piece) == 2 else (f"text {number}", piece)
         if not isinstance(content, str) or not content:

@@ -72,7 +72,8 @@ def read_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
                 size += len(more)
             offset += size + len(more)
             continue
-        start, offset = offset, offset + len(line)
+        start = offset
+        offset = offset + len(line)
         yield number, start, line.removesuffix(b"\n").removesuffix(b"\r")
 
 

@@ -46,7 +46,8 @@ def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], to
         windows: N of each additional window; None for none.
     """
     reach = np.array([window or tokens for window in windows], dtype=np.int64).clip(max=tokens) - 1
-    pairs, queries = np.zeros(len(windows), dtype=np.int64), np.arange(tokens)
+    pairs = np.zeros(len(windows), dtype=np.int64)
+    queries = np.arange(tokens)
     for first, end in _runs(terms, tokens):
         # Every window allows a query to see itself.
         pairs += np.count_nonzero((first <= queries) & (queries < end))
@@ -87,7 +88,8 @@ def _apart(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
     for first, end in later:
         behind = first > reached
         apart.append((begin, np.where(behind, reached, begin)))
-        begin, reached = np.where(behind, first, begin), np.where(behind, end, np.maximum(reached, end))
+        begin = np.where(behind, first, begin)
+        reached = np.where(behind, end, np.maximum(reached, end))
     return _sorted([*apart, (begin, reached)])
 
 
@@ -96,7 +98,8 @@ def _sorted(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
     queries."""
     firsts, ends = (np.stack(side) for side in zip(*runs, strict=True))  # (runs, queries)
     firsts = np.where(firsts < ends, firsts, _NOWHERE)
-    ends, order = np.maximum(firsts, ends), firsts.argsort(0)
+    ends = np.maximum(firsts, ends)
+    order = firsts.argsort(0)
     firsts, ends = (np.take_along_axis(side, order, 0) for side in (firsts, ends))
     count = max(1, int((firsts < ends).any(1).sum()))
     return list(zip(firsts[:count], ends[:count], strict=True))

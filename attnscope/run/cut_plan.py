@@ -34,7 +34,8 @@ class Cut:
 
 def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSource, text: TextPlan) -> list[Cut]:
     """Resolve cut expressions to layers, heads and positions of the model and the text."""
-    c, resolved = source.config, list[Cut]()
+    c = source.config
+    resolved = list[Cut]()
     for expression in cuts:
         where = arg("cut", expression.written)
         places: dict[tuple[int, int], None] = {}

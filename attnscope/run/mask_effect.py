@@ -55,7 +55,8 @@ def mask_effect(
     functions = any(isinstance(term, Function) for term in leaves(terms))
     if functions or not texts or not known:
         return MaskEffect([], None)
-    added, hides = set[AddedKeys](), False
+    added = set[AddedKeys]()
+    hides = False
     for own_mask in known:
         own = parse_mask(own_mask)
         windows = [term for term in leaves(own) if isinstance(term, SlidingWindow)]
@@ -128,7 +129,8 @@ class _PairCount:
     def _cells(self, terms: Sequence[MaskTerm]) -> "Array":
         """Return the cells that a mask shows, bool, (queries, keys) or (heads, queries, keys)."""
         positions = np.arange(self._n_tokens)
-        queries, keys = positions[:, None], positions[None]
+        queries = positions[:, None]
+        keys = positions[None]
         shown: Array = np.ones((self._n_tokens, self._n_tokens), dtype=bool)
         for term in terms:
             if isinstance(term, AnyOf):

@@ -53,15 +53,21 @@ if TYPE_CHECKING:
 
 DEFAULT_STAGES = RunConfig(()).stages
 _COMPARING = 100  # bytes of a cell of one head while two of them are compared, in float64
-_SPAN_SUM, _SPAN_TOTAL = 24, 16  # bytes of a pair of spans of a head: in float64, averaged and as findings; of a span
-_SPAN_SHARE, _SPAN_TOKEN = 16, 64  # bytes of a row's share of a span, and of a token
+# bytes of a pair of spans of a head: in float64, averaged and as findings; of a span
+_SPAN_SUM = 24
+_SPAN_TOTAL = 16
+# bytes of a row's share of a span, and of a token
+_SPAN_SHARE = 16
+_SPAN_TOKEN = 64
 _SPAN_KEYS = 4, 16 << 20  # bytes of a key for every span, and of the largest block of keys in all threads
 _ON_HOST = ("program", "text", "report")  # what a run needs there, whatever the device
 _GPU_SHARE = 0.9  # of a GPU's free memory that a run may take
 SELECT_LESS = f"select less with {arg('layer')}, {arg('head')}, {arg('query')}, {arg('key')} or {arg('stages')}"
 SHORTER = "use a shorter text"
 _POOLED = f"use {arg('pool', POOL)} for a map instead of matrices"
-_DISTANCES, _BUCKETS = 48, 16  # bytes of a pair of positions while transformers sorts distances into buckets, and after
+# bytes of a pair of positions while transformers sorts distances into buckets, and after
+_DISTANCES = 48
+_BUCKETS = 16
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,8 @@ def make_plan(
 
 def span_bytes(plan: RunPlan) -> int:
     """Estimate the bytes of the weights between spans in every layer and head, and of their sums."""
-    c, texts = plan.config, len(plan.text_plans)
+    c = plan.config
+    texts = len(plan.text_plans)
     count = max(len(text_plan.spans.names) for text_plan in plan.text_plans if text_plan.spans is not None)
     longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
     sums = c.n_layers * c.n_heads * texts * (_SPAN_SUM * count**2 + _SPAN_TOTAL * count)
@@ -256,7 +263,8 @@ def spare_memory(
     # findings are copied to the host, and weights pass through it
     through_host = bytes_needed(run, source, replace(demand, streamed=True), more or {})
     on_host = {name: size for name, size in through_host.items() if name in (*_ON_HOST, "kept", "weights")}
-    host, taken = memory_bound(None), sum(on_host.values())
+    host = memory_bound(None)
+    taken = sum(on_host.values())
     require_memory(on_host, replace(host, most=0))
     return min(bound.size - estimated, host.size - taken), why, MemoryLimit(host.size, host.what, taken)
 
@@ -302,7 +310,8 @@ def bytes_needed(run: RunConfig, source: ModelSource, demand: MemoryDemand, more
 
 def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPlan]) -> RunPlan:
     """Plan a request for texts that are tokenized already; `run.texts` is ignored."""
-    layers, heads = present_layers(run.layer, source), run.head
+    layers = present_layers(run.layer, source)
+    heads = run.head
     c = source.config
     picked = layers.numbers(c.n_layers, "layer")
     heads.numbers(c.n_heads, "head", by_layer=True)
@@ -349,7 +358,8 @@ def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelectio
     if source.layers is None:
         return layers
     listed = ",".join(map(str, source.layers[:12])) + ",…" * (len(source.layers) > 12)
-    lack, hint = "is not among the given ones", f"use some of {listed}, or all"
+    lack = "is not among the given ones"
+    hint = f"use some of {listed}, or all"
     if kinds := source.config.layer_kinds:
         lack = "has no attention over tokens"
         hint = f"{count_attending(kinds)}: {spell_map(kinds)} ({spell_legend(kinds)}); {hint}"
@@ -384,7 +394,10 @@ def _matrices(
 
 def memory_demand(plan: RunPlan) -> MemoryDemand:
     """Count the sizes that determine the memory of a run."""
-    run, source, c, text_plans = plan.run, plan.source, plan.config, plan.text_plans
+    run = plan.run
+    source = plan.source
+    c = plan.config
+    text_plans = plan.text_plans
     picked = plan.layers.numbers(c.n_layers, "layer")
     layers = 1 if plan.layers.word in ("auto", "mean") else len(picked)
     heads = 1 if plan.heads.word in ("auto", "mean") else len(plan.heads.numbers(c.n_heads, "head", by_layer=True))

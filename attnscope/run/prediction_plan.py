@@ -137,7 +137,8 @@ _MOST = 1 << 24  # largest number of sources × heads × layers for which a logi
 _WHERE = arg("by", "logit")
 _ID = re.compile(r"<([0-9]{1,12})>")
 # bytes of such a number: recorded, side by side, and freed in between but not reused; its size, with a place, ranked
-_RECORDED, _RANKED = 24, 24
+_RECORDED = 24
+_RANKED = 24
 
 
 def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Sequence[Token]]) -> None:

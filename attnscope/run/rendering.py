@@ -113,7 +113,8 @@ def _counted(given: GivenIds, padding_id: int | None, offset: int) -> tuple[int,
     """
     if padding_id is None:
         return tuple(range(len(given.left), len(given.left) + len(given.ids))) if given.left else None
-    place, positions = sum(number != padding_id for number in given.left), []
+    place = sum(number != padding_id for number in given.left)
+    positions = []
     for number in given.ids:
         positions.append(padding_id if number == padding_id else place + offset)
         place += number != padding_id

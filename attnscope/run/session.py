@@ -97,7 +97,9 @@ class Session:
         *,
         own_process: bool = True,
     ) -> None:
-        self.texts, self.live, self.own_process = texts, live or {}, own_process
+        self.texts = texts
+        self.live = live or {}
+        self.own_process = own_process
         self.report_to(progress)
         self.on_generated: Callable[[int, Prediction], None] | None = None
         self.sources: dict[tuple[object, ...], ModelSource] = {}
@@ -235,7 +237,8 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
 
     from attnscope.run.analysis.predictions import continue_text
 
-    continuations, check = {}, memory_check(plan, batch)
+    continuations = {}
+    check = memory_check(plan, batch)
     for done, text_plan in enumerate(plan.text_plans):
         grow, steps = engine.continuation().logits, count(done * run.generate)
 
@@ -248,7 +251,8 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
             return grow(tokens)
 
         spelling = source.tokenizer.spelled, source.tokenizer.made_token
-        tokens, on_token = without_closing(text_plan.tokens), None
+        tokens = without_closing(text_plan.tokens)
+        on_token = None
         if session.on_generated is not None:
             on_token = partial(session.on_generated, text_plan.number)
         rules = source.generation
@@ -267,11 +271,13 @@ def attribute(
     from attnscope.model.stack import Stack
     from attnscope.run.analysis.predictions import attribution
 
-    stack, head = model.module, plan.config.head
+    stack = model.module
+    head = plan.config.head
     assert isinstance(stack, Stack)
     assert head is not None
     positions = [place.positions[0] for place in plan.predicted]
-    capture, step = StreamCapture(stack, positions), ("attributing", on_progress)
+    capture = StreamCapture(stack, positions)
+    step = ("attributing", on_progress)
     with capture.capturing():
         forward(plan, batch, engine, {}, step, final=True)
     logits = stack.logits(capture.last, capped=False)  # (B, V)
@@ -284,7 +290,8 @@ def attribute(
         likely = generated_ids[0] if generated_ids else int(row.argmax())
         targets.append((likely if target is None else target, against))
     directions = Directions(stack, capture, targets)
-    heads, n_keys = stack.config.n_heads, max(batch.tokens.lengths)
+    heads = stack.config.n_heads
+    n_keys = max(batch.tokens.lengths)
     recorders = [HeadLogits(heads, positions, direction, n_keys) for direction, _ in directions.layers]
     forward(plan, batch, engine, {layer: [recorder] for layer, recorder in enumerate(recorders)}, step)
     attributions = []
@@ -357,7 +364,8 @@ def _selected_heads(plan: RunPlan, sizes: tuple[int, int]) -> list[tuple[int, in
         return list(dict.fromkeys(plan.heads.pairs))
     if plan.layers.word and plan.heads.word:
         return None
-    layers, heads = plan.layers.numbers(sizes[0], "layer"), plan.heads.numbers(sizes[1], "head")
+    layers = plan.layers.numbers(sizes[0], "layer")
+    heads = plan.heads.numbers(sizes[1], "head")
     return [(layer, head) for layer in layers for head in heads]
 
 
@@ -422,7 +430,8 @@ def select_heads(
     rows, columns = _named_places(plan)
     layers = [layer for layer in engine.layers if layer < plan.n_layers_run]
     rankings = RankingRecorders(batch, rows, columns, layers, n_heads)
-    step, hidden = ("choosing a head", on_progress), None
+    step = ("choosing a head", on_progress)
+    hidden = None
     # Arrays were computed under the mask that is named, whatever the default of a model would be.
     observed = plan.run.own_mask or not plan.source.runs
     if observed:
@@ -549,7 +558,8 @@ def forward(
     recorders = {layer: [*of_layer, MemoryGuard(check)] for layer, of_layer in recorders.items()}
     if on_progress is None:
         return engine.forward(batch, recorders, lambda done, total: check(), final=final)
-    c, tokens = plan.config, sum(batch.tokens.lengths)
+    c = plan.config
+    tokens = sum(batch.tokens.lengths)
     masks = [used_mask(plan.terms, c.mask_of(layer)) for layer in range(plan.n_layers_run)]
     pairs = {mask: allowed_pairs(mask, max(batch.tokens.lengths)) * len(batch.tokens.lengths) for mask in set(masks)}
     width = c.d_head + c.d_value
@@ -702,7 +712,8 @@ def describe_mask_use(
     trained = [mask for mask in source.trained_masks if mask != own]
     is_own = used == own or (used in trained and run.what_if == "stack")
     what_if = None if is_own and not hidden else run.what_if
-    added, hides = list[AddedKeys](), None
+    added = list[AddedKeys]()
+    hides = None
     if used != own and what_if is not None:
         observed = [own] if is_mask(own) else []
         own_masks = source.config.masks_of(source.config.n_layers) if source.mask_known else observed

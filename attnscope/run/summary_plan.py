@@ -39,7 +39,8 @@ def plan_summary(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan],
 
 def summary_bytes(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan], stages: tuple[str, ...]) -> int:
     """Estimate the bytes that a summary takes, with its recorders."""
-    spec, units = plan_summary(run, config, texts, stages), config.n_layers * config.n_heads
+    spec = plan_summary(run, config, texts, stages)
+    units = config.n_layers * config.n_heads
     rows = len(texts) * units * len(spec.rows)
     kept = Quantities(
         texts=len(texts), units=units, sources=max(len(text.context or text.tokens) for text in texts),

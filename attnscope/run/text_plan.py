@@ -108,7 +108,8 @@ def plan_text(
         notes.append(f"decoder input: starts with '{start}', has no end-of-sentence token")
     encoder_tokens = None
     if context is not None and not source.config.cross_attention:
-        encoder_tokens, context = context, None
+        encoder_tokens = context
+        context = None
         notes.append(f"the encoder reads --context: {text.context}")
     if text.pair is not None and source.mask_known and "causal" in source.config.mask:
         warnings.append(
@@ -162,7 +163,8 @@ def _all_tokens(
     run: RunConfig, source: ModelSource, text: TextInput
 ) -> tuple[list[Token], list[int] | None, list[Token] | None, list[str]]:
     """Return the tokens of a text, their position ids if these were given, the tokens of its context, and warnings."""
-    positions, context = None, None
+    positions = None
+    context = None
     if text.given is not None:
         tokens, positions = given_tokens(text.given, source, text.where)
         warnings = list[str]()
@@ -276,7 +278,8 @@ def _choose_cells(
     Returns:
         Rows, columns, size of the pooled map (None for none), TextPlan.narrowed, and notes on omissions.
     """
-    n_queries, n_keys = len(rows_of.tokens), len(columns_of.tokens)
+    n_queries = len(rows_of.tokens)
+    n_keys = len(columns_of.tokens)
     queries = rows_of.find(arg("query"), run.query)
     notes: list[str] = []
     if first:
@@ -288,7 +291,8 @@ def _choose_cells(
     if pool is not None and nothing_named:
         return [], [], pool, None, _pooled_notes(run, n_queries, n_keys, pool)
     aligned = columns_of is rows_of
-    found_queries, found_keys = queries, keys
+    found_queries = queries
+    found_keys = keys
     narrowed = _narrowed(run, queries, keys, n_queries, n_keys)
     if narrowed == "columns":
         found_keys = list(range(n_keys))
@@ -342,7 +346,8 @@ def _window_start(named: list[int] | None, count: int, window: int | None, causa
     """Find the start of a window next to the other side's named positions."""
     if named is None or window is None:
         return 0
-    first, last = named[0], min(named[-1], named[0] + window)
+    first = named[0]
+    last = min(named[-1], named[0] + window)
     centred = (first + last + 1 - window) // 2
     start = (first if after else last + 1 - window) if causal else centred
     return max(0, min(start, count - window))

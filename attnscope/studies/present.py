@@ -38,14 +38,16 @@ def present(
 
 def _only_data(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
     """Leave out remarks, and the gaps around them."""
-    gap, begun = False, False
+    gap = False
+    begun = False
     for part in _without_remarks(parts):
         if isinstance(part, Text) and not part.items:
             gap = begun
             continue
         if gap:
             yield GAP
-        gap, begun = False, True
+        gap = False
+        begun = True
         yield part
 
 

@@ -42,7 +42,8 @@ class Surface:
 
 def _from(background: str, stops: str) -> str:
     _, *others = stops.split()
-    start, end = luminance(bytes.fromhex(background)), luminance(bytes.fromhex(others[-1]))
+    start = luminance(bytes.fromhex(background))
+    end = luminance(bytes.fromhex(others[-1]))
     beyond = [stop for stop in others if (luminance(bytes.fromhex(stop)) - start) * (end - start) > 0]
     return " ".join([background, *beyond])
 

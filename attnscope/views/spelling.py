@@ -16,7 +16,8 @@ def spell_token(text: str, *, ascii: bool) -> str:
     inner = text.strip(" ")
     if not inner:
         return blank * len(text) or '""'
-    left, right = len(text) - len(text.lstrip(" ")), len(text) - len(text.rstrip(" "))
+    left = len(text) - len(text.lstrip(" "))
+    right = len(text) - len(text.rstrip(" "))
     # An accent without a letter would land on its neighbour.
     bare = category(inner[0]) in ("Mn", "Me", "Mc")
     carried = "◌" if bare and not ascii else ""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 WORTH_A_GPU = 1 << 35  # multiplications below which starting a GPU takes longer than a second of the CPU
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-_MOST_SCORES, _FEWEST_SCORES = 1 << 26, 1 << 20
+_MOST_SCORES = 1 << 26
+_FEWEST_SCORES = 1 << 20
 _SCORE_BYTES = 24  # a tile's stages and what recorders make of them: 5.2 to 6 tensors of float32
 _TILE_SHARE = 16  # a tile takes at most this part of the device
 

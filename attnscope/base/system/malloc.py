@@ -9,7 +9,10 @@ import ctypes
 import os
 
 RETAINED_BLOCK = 16 << 20  # bytes: smaller blocks are kept when they are freed
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # names of glibc's malloc.h
+# names of glibc's malloc.h
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_ARENA_MAX = -8
 
 
 def configure_malloc() -> None:

@@ -17,7 +17,9 @@ from attnscope.checkpoints.folder import MAX_CONFIG, Folder
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenizers import FoundTokenizer, read_options
 
-_CONFIG, _OLD_FILE, _JINJA = "tokenizer_config.json", "chat_template.json", ".jinja"
+_CONFIG = "tokenizer_config.json"
+_OLD_FILE = "chat_template.json"
+_JINJA = ".jinja"
 
 
 def chat_templates(folder: Folder, tokenizer: FoundTokenizer) -> ChatTemplates:
@@ -34,7 +36,8 @@ def read_templates(path: Path) -> ChatTemplates:
     """Read the chat templates of a folder; files of their own come before tokenizer_config.json, as in transformers."""
     present = set(os.listdir(path))
     options = read_options(path, present)
-    templates, where = listed_templates(options.get("chat_template"), path / _CONFIG), path / _CONFIG
+    templates = listed_templates(options.get("chat_template"), path / _CONFIG)
+    where = path / _CONFIG
     if not templates and _OLD_FILE in present:
         where = path / _OLD_FILE
         content = as_object(read_json(where, cap=MAX_CONFIG), str(where))

@@ -62,7 +62,8 @@ class TemplateProcess:
 
     def _end(self) -> None:
         """End the process, unless it belongs to the process that this one was forked from."""
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is None:
             return
         if self._owner == os.getpid():

@@ -16,7 +16,10 @@ from attnscope.checkpoints.chat.templates import SPECIAL_TOKENS, ChatTemplates
 from attnscope.request.chat import REASONING, Chat, RenderedChat
 from attnscope.request.spans import SpanRange, unique_name
 
-_OPEN, _CLOSE, _END = "\uf8f2", "\uf8f3", "\uf8f4"  # private characters: a mark is one of the first two, a number, _END
+# private characters: a mark is one of the first two, a number, _END
+_OPEN = "\uf8f2"
+_CLOSE = "\uf8f3"
+_END = "\uf8f4"
 _MARK = re.compile(f"([{_OPEN}{_CLOSE}])([0-9]+){_END}")
 _AS_PYTHON = re.compile(f"""['"]text['"]: ['"]{_OPEN}""")  # a list of parts that a template wrote as it is
 _PARTS = ("messages", "documents", "tools")  # variables that hold what users wrote
@@ -175,7 +178,8 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
     position = reached = 0
     for mark in _MARK.finditer(marked):
         position += mark.start() - reached
-        reached, number = mark.end(), int(mark[2])
+        reached = mark.end()
+        number = int(mark[2])
         if number >= len(numbered):
             # A user wrote this mark.
             return None
@@ -229,7 +233,8 @@ def _locate_each(
 def _continued(text: str, template: str, variables: Mapping[str, Any], where: str) -> str:
     """Return a text up to the end of its last message, as transformers finds it: by a mark behind the message."""
     messages = deepcopy(variables["messages"])
-    content, mark = messages[-1].get("content"), f"{_OPEN}{_END} "
+    content = messages[-1].get("content")
+    mark = f"{_OPEN}{_END} "
     holder, key = (content[-1], "text") if isinstance(content, list) and content else (messages[-1], "content")
     written = holder.get(key)
     if isinstance(written, str):
@@ -261,7 +266,8 @@ def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[Spa
         places += [(start, end, name) for start, end in (piece_ranges if crosses else [hull])]
     turns: list[SpanRange] = []
     for start, end, name in sorted(places):
-        start, end = max(start, turns[-1].end if turns else 0), min(end, length)
+        start = max(start, turns[-1].end if turns else 0)
+        end = min(end, length)
         if start < end:
             turns.append(SpanRange(name, start, end))
     return tuple(turns)

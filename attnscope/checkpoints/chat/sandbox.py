@@ -33,7 +33,9 @@ from attnscope.base.system.memory import limit_process
 
 MOST_CHARACTERS = 16 << 20  # of a rendered text
 _LONG = 1 << 30  # seconds of computing of all requests together
-_OPEN, _CLOSE = "\uf8f0", "\uf8f1"  # private characters around the output of a generation block
+# private characters around the output of a generation block
+_OPEN = "\uf8f0"
+_CLOSE = "\uf8f1"
 
 
 class Refused(TemplateError):
@@ -52,7 +54,8 @@ class GenerationBlocks(ext.Extension):
 
     def parse(self, parser: Parser) -> nodes.Node:
         """Return the node of a block."""
-        self.used, line = True, next(parser.stream).lineno
+        self.used = True
+        line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
 
@@ -137,7 +140,8 @@ def _compiled(template: str) -> tuple[Environment, Template, frozenset[str]]:
 
 
 def _text(template: Template, variables: dict[str, Any]) -> str:
-    pieces, count = [], 0
+    pieces = []
+    count = 0
     for piece in template.generate(**variables):
         count += len(piece)
         if count > MOST_CHARACTERS:
@@ -148,7 +152,10 @@ def _text(template: Template, variables: dict[str, Any]) -> str:
 
 def _unmarked(marked: str) -> tuple[str, list[tuple[int, int]]]:
     """Return a text without the marks of generation blocks, and the ranges of these blocks."""
-    ranges, opened, pieces, length = list[tuple[int, int]](), list[int](), list[str](), 0
+    ranges = list[tuple[int, int]]()
+    opened = list[int]()
+    pieces = list[str]()
+    length = 0
     for piece in re.split(f"([{_OPEN}{_CLOSE}])", marked):
         if piece == _OPEN:
             opened.append(length)

@@ -8,8 +8,10 @@ from typing import Any
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.base.files.reading import format_value
 
-TEMPLATE_FILE, TEMPLATE_FOLDER = "chat_template.jinja", "chat_templates"
-DEFAULT, _WITH_TOOLS = "default", "tool_use"
+TEMPLATE_FILE = "chat_template.jinja"
+TEMPLATE_FOLDER = "chat_templates"
+DEFAULT = "default"
+_WITH_TOOLS = "tool_use"
 MAX_TEMPLATE = 1 << 20  # bytes
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _GGUF_IDS = {"unk_token": "unknown_token", "sep_token": "seperator_token", "pad_token": "padding_token"}  # spelled so

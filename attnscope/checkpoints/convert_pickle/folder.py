@@ -20,7 +20,8 @@ from attnscope.checkpoints.folder import INDEX, MAX_INDEX, SINGLE, find_pickles
 from attnscope.checkpoints.headers import read_header
 from attnscope.checkpoints.hub_cache import is_cache_entry
 
-_PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+_PICKLE = "pytorch_model.bin"
+_PICKLE_INDEX = "pytorch_model.bin.index.json"
 _ADAPTER = "adapter_model.bin"
 # extensions of the files that are copied: configs, tokenizers, licence
 _BESIDE = (".json", ".txt", ".model", ".md", ".jinja", ".vocab")

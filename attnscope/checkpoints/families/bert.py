@@ -2,7 +2,8 @@
 
 from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, SIZES, Computed, Family, Head, Outside, copy_of, key
 
-_LAYER, _HEAD = "encoder.layer.{l}", "cls.predictions"
+_LAYER = "encoder.layer.{l}"
+_HEAD = "cls.predictions"
 
 BERT = Family(
     name="bert",

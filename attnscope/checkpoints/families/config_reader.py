@@ -36,7 +36,8 @@ COMMON_INERT = frozenset(
     "unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn version "
     "vocab_file xla_device".split()
 )
-_QUANTIZED, _MLX = "quantization_config", "quantization"
+_QUANTIZED = "quantization_config"
+_MLX = "quantization"
 _NEEDED = ("model_type", "architectures", "auto_map")
 COMMON_REQUIRES: Mapping[str, Any] = {"add_cross_attention": False, "is_encoder_decoder": False, "pruned_heads": {}}
 

@@ -9,9 +9,13 @@ from attnscope.checkpoints.families.bert import BERT
 from attnscope.checkpoints.families.reader import ConfigReader, whole_number
 from attnscope.checkpoints.families.spec import HEAD_WIDTH, Computed, key
 
-_TYPES, _SPAN, _BUCKETS, _NORM = "pos_att_type", "max_relative_positions", "position_buckets", "norm_rel_ebd"
+_TYPES = "pos_att_type"
+_SPAN = "max_relative_positions"
+_BUCKETS = "position_buckets"
+_NORM = "norm_rel_ebd"
 _KEYS = ("relative_attention", _SPAN, _BUCKETS, _NORM, "share_att_key", "embedding_size", _TYPES)
-_SELF, _ABSOLUTE = "encoder.layer.{l}.attention.self", "position_biased_input"
+_SELF = "encoder.layer.{l}.attention.self"
+_ABSOLUTE = "position_biased_input"
 
 
 def _types(reader: ConfigReader) -> set[str]:
@@ -26,14 +30,16 @@ def _types(reader: ConfigReader) -> set[str]:
 def _disentangled(reader: ConfigReader, done: Mapping[str, Any]) -> Disentangled | None:
     if reader.get("embedding_size", default=done["d_model"]) != done["d_model"]:
         raise reader.wrong("embedding_size", reader.raw["embedding_size"], f"the {done['d_model']} of 'hidden_size'")
-    norm, types = reader.get(_NORM, default="none"), _types(reader)
+    norm = reader.get(_NORM, default="none")
+    types = _types(reader)
     if norm not in ("none", "layer_norm"):
         raise reader.wrong(_NORM, norm, "none or layer_norm")
     if not reader.flag("relative_attention", default=False) or not types:
         return None
     span, buckets = (whole_number(reader, name, reader.get(name, default=-1), -1) for name in (_SPAN, _BUCKETS))
     span = span if span > 0 else done["max_positions"]
-    logarithmic, shared = buckets > 0, reader.flag("share_att_key", default=False)
+    logarithmic = buckets > 0
+    shared = reader.flag("share_att_key", default=False)
     furthest, rows = (span, buckets) if logarithmic else (None, span)
     return Disentangled(rows, furthest, "c2p" in types, "p2c" in types, shared, norm == "layer_norm")
 

@@ -7,13 +7,16 @@ from attnscope.checkpoints.families.reader import ConfigReader, whole_number
 from attnscope.checkpoints.families.spec import ACTIVATIONS, HEADS, Computed, Family, Head, Outside, key
 from attnscope.checkpoints.families.windows import Windows, layers
 
-_LAYER, _ATTENTION = "h.{l}", "h.{l}.attn.attention"
-_TYPES, _LAYERS = "attention_types", "attention_layers"
+_LAYER = "h.{l}"
+_ATTENTION = "h.{l}.attn.attention"
+_TYPES = "attention_types"
+_LAYERS = "attention_layers"
 
 
 def _windows(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
     """Return the window of local layers, which are listed as runs: `[[["global", "local"], 12]]`."""
-    runs, count = reader.get(_TYPES), layers(reader, done)
+    runs = reader.get(_TYPES)
+    count = layers(reader, done)
     kinds: list[Any] = []
     for run in runs if isinstance(runs, list) else [None]:
         if not (isinstance(run, list) and len(run) == 2 and isinstance(run[0], list)):

@@ -11,7 +11,9 @@ from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import Computed, Stacked, key
 from attnscope.checkpoints.families.windows import by_layer
 
-_ROPE, _MLP, _HALVES = rope(base=150000.0), "layers.{l}.mlp", ("gate", "up")
+_ROPE = rope(base=150000.0)
+_MLP = "layers.{l}.mlp"
+_HALVES = ("gate", "up")
 
 
 def _rotary(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:

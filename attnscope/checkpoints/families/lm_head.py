@@ -35,7 +35,8 @@ def find_head(
     tensors = Names(family, find_prefix(family, names, where), names, where)
     modules = [name for name in family.head.modules if name not in ("head", "head.decoder")]
     needed = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
-    norm, own = "head.norm" in modules, tensors.holds("head.decoder.weight")
+    norm = "head.norm" in modules
+    own = tensors.holds("head.decoder.weight")
     classes = raw.get("architectures")
     classes = classes if isinstance(classes, list) else []
     language = not classes or any(_LANGUAGE.fullmatch(str(name)) for name in classes)

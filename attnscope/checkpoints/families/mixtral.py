@@ -6,7 +6,9 @@ from attnscope.checkpoints.families.mistral import MISTRAL
 from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import Stacked, key
 
-_OLD, _NEW = "layers.{l}.block_sparse_moe", "layers.{l}.mlp"  # as published, and as transformers 5 names them itself
+# as published, and as transformers 5 names them itself
+_OLD = "layers.{l}.block_sparse_moe"
+_NEW = "layers.{l}.mlp"
 _HALVES = ("gate", "up")
 
 MIXTRAL = replace(

@@ -7,7 +7,9 @@ from attnscope.checkpoints.families.config_reader import COMMON_INERT, COMMON_RE
 from attnscope.checkpoints.families.reader import ConfigReader, format_json, positive_number
 from attnscope.checkpoints.families.spec import HEADS, Chunk, Computed, Family, Head, Outside, key
 
-_LAYER, _NESTED, _SCALE = "blocks.{l}", "attn_config", "softmax_scale"
+_LAYER = "blocks.{l}"
+_NESTED = "attn_config"
+_SCALE = "softmax_scale"
 _REQUIRED = {
     **{"attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False},
     **{"alibi": True, "alibi_bias_max": 8, "clip_qkv": None},

@@ -134,7 +134,10 @@ def check_counts(family: Family, config: ModelConfig, shapes: Mapping[str, tuple
             message = f"config says {says}, but the weights have {list(shapes[tensor])} in '{tensor}'"
             raise AttnscopeError(message, where=where, hint=NOT_ONE_MODEL)
 
-    vocabulary, heads, experts, width = config.vocab_size, config.n_heads, config.n_experts, config.d_model
+    vocabulary = config.vocab_size
+    heads = config.n_heads
+    experts = config.n_experts
+    width = config.d_model
     says = f"a vocabulary of {vocabulary} and a width of {width}"
     check("embed.tokens.weight", says, lambda shape: shape == (vocabulary, width))
     says = f"{heads} heads, {config.d_head} wide each"

@@ -8,7 +8,8 @@ from attnscope.checkpoints.families.rope import rope
 from attnscope.checkpoints.families.spec import Chunk, Computed, key
 from attnscope.checkpoints.families.windows import everywhere
 
-_QKV, _MLP = "layers.{l}.self_attn.qkv_proj", "layers.{l}.mlp.gate_up_proj"
+_QKV = "layers.{l}.self_attn.qkv_proj"
+_MLP = "layers.{l}.mlp.gate_up_proj"
 _HALVES = ("gate", "up")
 
 PHI3 = replace(

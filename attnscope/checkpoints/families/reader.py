@@ -8,14 +8,18 @@ from attnscope.base.errors import AttnscopeError
 
 REQUIRED: Any = object()
 _MOST = 1 << 62
-_SMALLEST, _LARGEST = 1e-30, 1e30  # a bound for float32 numbers whose products also fit into float32
+# a bound for float32 numbers whose products also fit into float32
+_SMALLEST = 1e-30
+_LARGEST = 1e30
 
 
 class ConfigReader:
     """A config.json with its place, for errors."""
 
     def __init__(self, raw: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
-        self.raw, self.where, self.defaults = raw, where, defaults or {}
+        self.raw = raw
+        self.where = where
+        self.defaults = defaults or {}
         self.filled: dict[str, Any] = {}
 
     def get(self, *names: str, default: Any = REQUIRED) -> Any:

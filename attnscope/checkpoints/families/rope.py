@@ -105,7 +105,8 @@ def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> di
 
 def _longrope(reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str, Any], original: str) -> RopeScaling:
     """Read LongRoPE's parameters; the length trained on is at the top level, and one in the table must be the same."""
-    parameters, name = _parameters(reader, table, "longrope"), "original_max_position_embeddings"
+    parameters = _parameters(reader, table, "longrope")
+    name = "original_max_position_embeddings"
     length = whole_number(reader, original, reader.get(original))
     if parameters.pop(name, length) != length:
         raise reader.wrong(f"the rotary key '{name}'", table[name], f"the {length} of '{original}'")
@@ -133,7 +134,8 @@ def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Ma
         raise reader.wrong("truncate", truncate, "true or false")
     original = parameters.pop("original_max_position_embeddings", done["max_positions"])
     numbers: dict[str, Any] = {name: float(positive_number(reader, name, value)) for name, value in parameters.items()}
-    mscale, mscale_all = numbers.pop("mscale", None), numbers.pop("mscale_all_dim", None)
+    mscale = numbers.pop("mscale", None)
+    mscale_all = numbers.pop("mscale_all_dim", None)
     if mscale and mscale_all:
         factor = temperature(numbers["factor"], mscale) / temperature(numbers["factor"], mscale_all)
         numbers.setdefault("attention_factor", factor)

@@ -13,7 +13,8 @@ from attnscope.checkpoints.families.windows import by_layer, layers
 
 def _turned(reader: ConfigReader, done: Mapping[str, Any]) -> tuple[bool, ...]:
     """Read for each layer whether its queries and keys are rotated."""
-    listed, count = reader.get("no_rope_layers", default=None), layers(reader, done)
+    listed = reader.get("no_rope_layers", default=None)
+    count = layers(reader, done)
     if listed is None:
         every = whole_number(reader, "no_rope_layer_interval", reader.get("no_rope_layer_interval", default=4))
         return tuple((layer + 1) % every != 0 for layer in range(count))

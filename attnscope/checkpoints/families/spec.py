@@ -53,7 +53,8 @@ def key(name: str, *, default: Any = REQUIRED, map: Mapping[str, Any] | None = N
 
 
 def _per_head(reader: ConfigReader, done: Mapping[str, Any]) -> int:
-    width, heads = done["d_model"], done["n_heads"]
+    width = done["d_model"]
+    heads = done["n_heads"]
     if width % heads:
         hint = "it must be a multiple of the number of heads"
         raise AttnscopeError(f"the width is {width}, with {heads} heads", where=reader.where, hint=hint)

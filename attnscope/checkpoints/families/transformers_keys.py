@@ -30,7 +30,8 @@ def reference_keys(family: str) -> ReferenceKeys:
     data = _data()
     own = data["families"][family]
     names = frozenset(data["shared"].split()) | frozenset(own["names"].split())
-    classes, elsewhere = frozenset(own["classes"].split()), frozenset(data["elsewhere"].split())
+    classes = frozenset(own["classes"].split())
+    elsewhere = frozenset(data["elsewhere"].split())
     return ReferenceKeys(names, classes, elsewhere, own["defaults"], tuple(data["releases"].split()))
 
 

@@ -46,7 +46,8 @@ def check_trust(
 
 def _foreign_code(raw: Mapping[str, Any], classes: Collection[str]) -> Iterator[str]:
     """Return the code for a model or its config that the reference does not have under the same name."""
-    auto_map, model_type = raw["auto_map"], raw.get("model_type")
+    auto_map = raw["auto_map"]
+    model_type = raw.get("model_type")
     if not isinstance(auto_map, dict):
         yield format_json(auto_map)
         return

@@ -37,7 +37,8 @@ def check_unknown(
     family: Family, reader: ConfigReader, known: Iterable[str], families: Iterable[Family]
 ) -> tuple[str, ...]:
     """Return the keys of a config, other than known ones, that are ignored because no code reads them."""
-    known, families = frozenset(known), tuple(families)
+    known = frozenset(known)
+    families = tuple(families)
     unknown = [name for name in reader.raw if name not in known]
     if len(unknown) > _MOST:
         message = f"{len(unknown)} keys are unknown for family '{family.name}', such as '{_shown(unknown[0])}'"

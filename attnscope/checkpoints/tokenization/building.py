@@ -19,7 +19,10 @@ from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.sentence_pieces import PieceModel, SentencePieceTokenizer
 from attnscope.checkpoints.tokenization.tokenizer_json import QWEN2, assemble, isolate, template
 
-VOCAB_TXT, VOCAB_JSON, MERGES, MODEL = "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model"
+VOCAB_TXT = "vocab.txt"
+VOCAB_JSON = "vocab.json"
+MERGES = "merges.txt"
+MODEL = "tokenizer.model"
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # in this order
 _BERT_TOKENS = {f"{role}_token": f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
@@ -74,9 +77,11 @@ class Sources:
 
         Tokens that the vocabulary lacks follow after its last one, as in transformers.
         """
-        roles, tokens = dict(named), dict[str, dict[str, Any]]()
+        roles = dict(named)
+        tokens = dict[str, dict[str, Any]]()
         key = "added_tokens_decoder"
-        where, decoder = f"{self._config}: {key}", dict[int, Any]()
+        where = f"{self._config}: {key}"
+        decoder = dict[int, Any]()
         for spelled, given in as_object(self.options.get(key) or {}, where).items():
             if not str(spelled).isascii() or not str(spelled).isdigit() or len(str(spelled)) > 9:
                 raise AttnscopeError(f"has the id {format_value(spelled)}", where=where, hint="expected a number")
@@ -107,7 +112,8 @@ class Sources:
         """Return an added token as a tokenizer.json has it; as transformers, one that is text alone is special."""
         where = f"{self._config}: {role}"
         fields: dict[str, Any] = {"content": given} if isinstance(given, str) else as_object(given, where)
-        content, special = fields.get("content"), fields.get("special", special)
+        content = fields.get("content")
+        special = fields.get("special", special)
         flags = {name: fields.get(name, name == "normalized" and not special) for name in _FLAGS}
         switches = all(isinstance(flag, bool) for flag in (*flags.values(), special))
         if not isinstance(content, str) or not content or not switches:
@@ -239,7 +245,8 @@ def _roberta(sources: Sources) -> Built:
     vocab, model, split = _byte_bpe(sources, prefix)
     named = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>"}
     special = sources.special_tokens({**named, "pad_token": "<pad>", "mask_token": "<mask>"}, vocab, VOCAB_JSON)
-    sep, cls = special.required("sep_token"), special.required("cls_token")
+    sep = special.required("sep_token")
+    cls = special.required("cls_token")
     processor = {
         "type": "RobertaProcessing",
         "sep": [sep, special.tokens[sep]["id"]],

@@ -11,7 +11,9 @@ from attnscope.base.files.reading import format_value
 from attnscope.checkpoints.tokenization.pieces import byte_alphabet
 from attnscope.checkpoints.tokenization.tokenizer_json import LETTERS, QWEN2, REST, assemble, isolate, template
 
-_CONTROL, _USER_DEFINED = 3, 4  # token types
+# token types
+_CONTROL = 3
+_USER_DEFINED = 4
 _SPECIAL = ("bos", "eos", "unknown", "padding")
 _UPPER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
 _LOWER = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -37,7 +39,8 @@ _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe")  # a word that is in the voca
 def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -> tuple[bytes, tuple[str, ...]]:
     """Return the tokenizer.json, and notes; `general.architecture` alone says how sentencepiece treats spaces."""
     vocabulary = _TokenizerMetadata(metadata, path)
-    kind, notes = vocabulary.get("model", str), list[str]()
+    kind = vocabulary.get("model", str)
+    notes = list[str]()
     if kind == "gpt2":
         content = _byte_level(vocabulary, notes)
     elif kind == "llama":
@@ -52,7 +55,8 @@ class _TokenizerMetadata:
     """The tokenizer's part of the metadata."""
 
     def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
-        self.metadata, self.path = metadata, path
+        self.metadata = metadata
+        self.path = path
         self.tokens: list[str] = self._texts("tokens")
         types = self.get("token_type", list, [])
         self.types: list[Any] = types + [1] * (len(self.tokens) - len(types))
@@ -135,7 +139,8 @@ def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, A
         "merges": vocabulary.pairs() or [],
         "ignore_merges": name in _WHOLE_WORDS,
     }
-    split, level = _SPLITS.get(name, _GPT2), {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    split = _SPLITS.get(name, _GPT2)
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
     steps: list[dict[str, Any]]
     if split == _PER_DIGIT:
         steps = [{"type": "Digits", "individual_digits": True}, level | {"use_regex": True}]
@@ -152,7 +157,8 @@ def _byte_level(vocabulary: _TokenizerMetadata, notes: list[str]) -> dict[str, A
 
 def _sentencepiece(vocabulary: _TokenizerMetadata, architecture: str) -> dict[str, Any]:
     """Make a BPE over characters, with a mark for spaces, and bytes for characters that the vocabulary lacks."""
-    tokens, gemma = vocabulary.tokens, architecture.startswith("gemma")
+    tokens = vocabulary.tokens
+    gemma = architecture.startswith("gemma")
     pairs = vocabulary.pairs()
     if gemma:
         # Runs of spaces are stored as they are, and merges are ranked by the id of their result.

@@ -97,7 +97,8 @@ def join_tokens(tokens: list[Token]) -> tuple[str, list[Token]]:
     Words are a blank apart, unless the spelling of a token says where blanks are. Special tokens cover no text.
     """
     spaced = any(token.piece[:1] in _SPACES or token.piece[:1].isspace() for token in tokens)
-    text, placed = "", []
+    text = ""
+    placed = []
     for token in tokens:
         spelling = token.text
         if token.special and token.start is None:

@@ -20,7 +20,8 @@ class NormalizerGrowth:
     """How much longer a normalizer makes a text."""
 
     def __init__(self, normalizer: Any, path: Path) -> None:
-        self._steps, self._path = _steps(normalizer), path
+        self._steps = _steps(normalizer)
+        self._path = path
         self._factor = prod(map(_factor, self._steps))
 
     def check(self, text: str) -> None:
@@ -58,7 +59,8 @@ def _factor(step: Mapping[str, Any]) -> int:
 
 def _length(step: Mapping[str, Any], text: str) -> int:
     """Return the approximate length of a text after a step."""
-    kind, pattern = step.get("type"), step.get("pattern")
+    kind = step.get("type")
+    pattern = step.get("pattern")
     if kind == "Replace" and isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
         return len(text) + text.count(pattern["String"]) * len(str(step.get("content")))
     chunks = (text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK))

@@ -49,7 +49,8 @@ class FileTokenizer:
 
     def __init__(self, path: Path, data: bytes) -> None:
         file = read_tokenizer_json(data, path)
-        self.path, self.notes = path, file.notes
+        self.path = path
+        self.notes = file.notes
         self.warnings: list[str] = []
         self._growth = NormalizerGrowth(file.content.get("normalizer"), path)
         added_tokens = file.content.get("added_tokens")
@@ -67,7 +68,8 @@ class FileTokenizer:
             # Parsing the whole file refuses a duplicate word.
             parse_json(data, str(path))
         content = file.content
-        model, splits = content["model"], components(content.get("pre_tokenizer"), content.get("decoder"))
+        model = content["model"]
+        splits = components(content.get("pre_tokenizer"), content.get("decoder"))
         self._byte_level = "ByteLevel" in [part.get("type") for part in splits]
         self.name: str = model.get("type") or type(self._rust.model).__name__
         self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
@@ -281,7 +283,8 @@ class FileTokenizer:
         # Pieces of white space may be given the span of another character.
         spaces = []
         for piece, span in zip(encoding.tokens, spans, strict=True):
-            written, own = piece if span is None else texts[span[0]][span[1] : span[2]], self._own(piece)
+            written = piece if span is None else texts[span[0]][span[1] : span[2]]
+            own = self._own(piece)
             spaces.append(written not in (piece, own) and not own.strip())
         taken = overlapping(spans, [None if space else span for span, space in zip(spans, spaces, strict=True)])
         kept = [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]

@@ -43,7 +43,8 @@ def overlapping(
         # How far the spans before this one reach in each text; backwards, those after it.
         reached: dict[int, int] = {}
         for i in range(len(spans)) if forward else reversed(range(len(spans))):
-            here, other = spans[i], spans[i] if compared is None else compared[i]
+            here = spans[i]
+            other = spans[i] if compared is None else compared[i]
             if here is not None and here[0] in reached:
                 far = reached[here[0]]
                 overlaps[i] = overlaps[i] or (far > here[1] if forward else far < here[2])

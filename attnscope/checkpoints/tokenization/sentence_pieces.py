@@ -59,7 +59,8 @@ class PieceModel:
         """
         model = self._spaced if prefix else self._plain
         encoding = call_rust(lambda: model.encode(text, return_type="offset_mapping"), self.path, "fails")
-        pieces, following = list[tuple[int, int, int]](), 0
+        pieces = list[tuple[int, int, int]]()
+        following = 0
         rows = zip(encoding["ids"], encoding["pieces"], encoding["offsets"], strict=True)
         # Only the last part of a character covers it.
         for number, piece, (start, end) in reversed(list(rows)):
@@ -77,8 +78,10 @@ class SentencePieceTokenizer(FileTokenizer):
 
     def __init__(self, data: bytes, pieces: PieceModel, spaced: str) -> None:
         super().__init__(pieces.path, data)
-        self.name, self.n_merges = "SentencePiece", self.vocab_size
-        self._pieces, self._spaced = pieces, spaced
+        self.name = "SentencePiece"
+        self.n_merges = self.vocab_size
+        self._pieces = pieces
+        self._spaced = spaced
 
     def _encode(self, texts: tuple[str, ...], where: str, *, special: bool) -> Encoded:
         split = Encoded([], [], [], [], [], [])

@@ -48,12 +48,14 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
     bulk = _large_values(data, str(path))
     content = _parse_without(bulk, data, str(path))
     if content is None:
-        bulk, content = {}, as_object(parse_json(data, str(path)), str(path))
+        bulk = {}
+        content = as_object(parse_json(data, str(path)), str(path))
     notes, changed = call_rust(lambda: _disable_stored_options(content), path, "cannot be used")
     kept = {name: msgspec.Raw(value) for name, value in bulk.items()}
     kept_content = content | ({"model": content["model"] | kept} if kept else {})
     text = call_rust(lambda: (msgspec.json.encode(kept_content) if changed else data).decode(), path, "cannot be used")
-    vocab, merges = bulk.get("vocab", b""), bulk.get("merges", b"")
+    vocab = bulk.get("vocab", b"")
+    merges = bulk.get("merges", b"")
     unparsed = _count_strings(vocab) if vocab.startswith(b"{") else None
     # A merge is a pair of strings; in older files it is one string.
     pairs = merges[1:].lstrip().startswith(b"[")
@@ -95,20 +97,24 @@ def _count_strings(data: bytes) -> int:
 
 def _disable_stored_options(content: dict[str, Any]) -> tuple[list[str], bool]:
     """Remove options that drop, add or vary tokens; return notes, and whether anything changed."""
-    notes, changed = list[str](), False
+    notes = list[str]()
+    changed = False
     for key in ("truncation", "padding"):
         if content.get(key) is not None:
             notes.append(f"ignoring the {key} stored in tokenizer.json")
-            content[key], changed = None, True
+            content[key] = None
+            changed = True
     model = content.get("model")
     if isinstance(model, dict) and model.get("dropout") is not None:
         if model["dropout"] != 0:
             notes.append(f"ignoring the BPE dropout {model['dropout']} stored in tokenizer.json")
-        model["dropout"], changed = None, True
+        model["dropout"] = None
+        changed = True
     for part in components(content.get("post_processor")):
         if part.get("trim_offsets") is True:
             # Spans that cover the white space, trimmed later: same ids.
-            part["trim_offsets"], changed = False, True
+            part["trim_offsets"] = False
+            changed = True
     return notes, changed
 
 

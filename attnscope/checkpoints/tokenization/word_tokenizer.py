@@ -101,11 +101,13 @@ class WordTokenizer(UnspelledTokenizer):
 class MissingTokenizer(UnspelledTokenizer):
     """Placeholder for a tokenizer that cannot be used: a model is described, and takes ids; texts raise `error`."""
 
-    name, vocab_size = "none", 0
+    name = "none"
+    vocab_size = 0
 
     def __init__(self, error: AttnscopeError) -> None:
         self.error = error
-        self.notes, self.warnings = list[str](), list[str]()
+        self.notes = list[str]()
+        self.warnings = list[str]()
 
     def encode(
         self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True

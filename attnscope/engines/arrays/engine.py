@@ -79,7 +79,8 @@ class ArraysEngine:
     ) -> Tensor | None:
         """Show every recorded layer that is there to its recorders; layers that were not given are passed over."""
         assert not final, "a source without an output head has no final states"
-        workspace, layers = Workspace(), sorted(set(recorders) & set(self.given.layers))
+        workspace = Workspace()
+        layers = sorted(set(recorders) & set(self.given.layers))
         with torch.inference_mode():
             for layer in layers:
                 inputs = self.inputs(layer, batch)
@@ -101,11 +102,14 @@ class ArraysEngine:
 
     def inputs(self, layer: int, batch: Batch) -> AttentionInputs:
         """Return a layer's queries, keys and values as attention takes them."""
-        inputs, rotation = self._tensors(layer, batch), self.given.settings[layer].rope
+        inputs = self._tensors(layer, batch)
+        rotation = self.given.settings[layer].rope
         if rotation is None:
             return inputs
-        unturned, lengths = [neighbours_apart(side, rotation) for side in (inputs.q, inputs.k)], batch.tokens.lengths
-        rope, width = rotation.rope, rotation.width(inputs.q.shape[-1])
+        unturned = [neighbours_apart(side, rotation) for side in (inputs.q, inputs.k)]
+        lengths = batch.tokens.lengths
+        rope = rotation.rope
+        width = rotation.width(inputs.q.shape[-1])
         q, k = (rotate(x, *rotary_tables(rope, width, lengths, x.shape[2], x.device, x.dtype)) for x in unturned)
         frequencies, factor = rotary_frequencies(rope, width, max(lengths), q.device)
         return replace(inputs, q=q, k=k, rotation=Rotation(unturned[0], unturned[1], frequencies, factor))
@@ -119,7 +123,9 @@ class ArraysEngine:
             weights = sides["weights"][..., : max(batch.tokens.lengths)]  # (B, H, Q, K)
             nothing = weights.new_empty(*weights.shape[:3], 0)
             return AttentionInputs(layer, weights, nothing, nothing, self._spec(layer, batch))
-        q, k, v = sides["q"], sides["k"], sides.get("v")
+        q = sides["q"]
+        k = sides["k"]
+        v = sides.get("v")
         return AttentionInputs(layer, q, k, k[..., :0] if v is None else v, self._spec(layer, batch))
 
     def side(self, layer: int, batch: Batch, name: str) -> Tensor:
@@ -186,7 +192,8 @@ class ArraysEngine:
 
         The layers of a batch share it, including the evaluated cells of a function.
         """
-        numbers, given = self.numbers(batch), self.given.matrices[name]
+        numbers = self.numbers(batch)
+        given = self.given.matrices[name]
         place = name, tuple(numbers)
         if place not in self._masks:
             if callable(given):
@@ -230,9 +237,12 @@ class ArraysEngine:
     def holding(self, layer: int) -> AbstractContextManager[None]:
         return nullcontext()
 
-    logits, final_states = _refuse("logits"), _refuse("hidden states")
-    continuation, run_uncut = _refuse("continuing a text"), _refuse("ablation")
-    run_blocks, modules_of = _refuse("running a layer again"), _refuse("what queries and keys are made of")
+    logits = _refuse("logits")
+    final_states = _refuse("hidden states")
+    continuation = _refuse("continuing a text")
+    run_uncut = _refuse("ablation")
+    run_blocks = _refuse("running a layer again")
+    modules_of = _refuse("what queries and keys are made of")
 
 
 def neighbours_apart(x: Tensor, rotation: GivenRope) -> Tensor:

@@ -59,7 +59,8 @@ def open_file(path: Path) -> ArrayFile:
     by_layer: dict[str, dict[int, Any]] = {}
     for name, held in _as_ours(path, stored, metadata).items():
         match = _LAYER.fullmatch(name)
-        own, known = match[2] if match else name, (*ARRAYS, *(SETTINGS if match else SHARED))
+        own = match[2] if match else name
+        known = (*ARRAYS, *(SETTINGS if match else SHARED))
         if own not in known:
             raise AttnscopeError(f"unknown name '{name}'", where=path, hint=did_you_mean(own, known))
         if isinstance(held, StoredArray) and own in ARRAYS:
@@ -185,7 +186,8 @@ def _read(path: Path, array: StoredArray) -> "np.ndarray[Any, Any]":
         if isinstance(array.place, TensorInfo):
             file.seek(array.place.start)
             data = read_at_most(file, array.nbytes)
-            kind, order = np.dtype(_NUMPY.get(array.place.dtype, "u1")), "C"
+            kind = np.dtype(_NUMPY.get(array.place.dtype, "u1"))
+            order = "C"
         else:
             name, kind, fortran = array.place
             order = "F" if fortran else "C"

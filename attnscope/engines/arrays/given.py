@@ -96,7 +96,8 @@ class GivenArrays:
         """Return the sizes that the program needs of a model; there are no weights."""
         windows = {layer: settings.window for layer, settings in self.settings.items()}
         masks = [settings.mask for settings in self.settings.values()]
-        n_layers, width = 1 + max(self.layers), max(1, self.sizes.width)
+        n_layers = 1 + max(self.layers)
+        width = max(1, self.sizes.width)
         differ = len(set(masks)) > 1
         scales, caps = (
             {getattr(layer_settings, name) for layer_settings in self.settings.values()}

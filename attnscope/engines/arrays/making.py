@@ -196,14 +196,16 @@ def _assemble(name: str, by_layer: _Layers, values: Mapping[str, Any], digest: b
         keys = PackedShape(first.width * (first.texts or 1), first.heads, first.width, first.texts)
     else:
         keys = packed[f"{layer}.k"]
-    cu_seqlens, cu_queries = values.get("cu_seqlens"), values.get("cu_seqlens_q")
+    cu_seqlens = values.get("cu_seqlens")
+    cu_queries = values.get("cu_seqlens_q")
     ranges = text_ranges(keys, cu_seqlens, values.get("lengths"), axes, place)
     queries = query_ranges(first, keys, ranges, cu_queries, axes, place, packed=cu_seqlens is not None)
     texts = make_texts(values.get("tokens"), ranges, "tokens", values.get("text"))
     lengths = [end - start for start, end in ranges]
     rows = [end - start for start, end in queries]
     settings = layer_settings(values, layers, sizes.heads)
-    matrices, biases = {}, {}
+    matrices = {}
+    biases = {}
     if weights:
         if values.get("mask") is not None:
             raise AttnscopeError("given weights are masked already", where="mask", hint="leave it out")
@@ -216,7 +218,8 @@ def _assemble(name: str, by_layer: _Layers, values: Mapping[str, Any], digest: b
             n: replace(unmasked, mask=masks.masks[n], window=masks.windows[n] or unmasked.window)
             for n, unmasked in settings.items()
         }
-        matrices, biases = masks.matrices, masks.biases
+        matrices = masks.matrices
+        biases = masks.biases
     score_mod = read_score_mod(values.get("score_mod"))
     _check_ropes(settings, sizes.width)
     narrow = dtypes & {"bfloat16", "float16"}
@@ -283,7 +286,9 @@ def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
             raise AttnscopeError(message, where=place, hint="give layers of one size, or open them one by one")
     if weights:
         return GivenSizes(first["weights"].heads, first["weights"].heads, 0, 0)
-    q, k, v = first["q"], first["k"], first.get("v", first["k"])
+    q = first["q"]
+    k = first["k"]
+    v = first.get("v", first["k"])
     place = next(iter(packed)).rpartition(".")[0]
     if q.width != k.width or q.width == 0:
         hint = "give queries and keys of one width"

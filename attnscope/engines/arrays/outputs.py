@@ -16,12 +16,15 @@ from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import Intersection, ShiftedMask, intersect
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, MaskTerm, SlidingWindow
 
-_EXACT, _NARROW = 1e-4, 2e-2  # shares of the largest output that rounding explains: of float32, and of 16 bits
+# shares of the largest output that rounding explains: of float32, and of 16 bits
+_EXACT = 1e-4
+_NARROW = 2e-2
 
 
 def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
     """Compare the given outputs of every text in a batch with the computed ones."""
-    layers, lengths = engine.given.layers, batch.tokens.lengths
+    layers = engine.given.layers
+    lengths = batch.tokens.lengths
     firsts = [engine.given.first_queries[number] for number in engine.numbers(batch)]
     texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in lengths]  # given, computed, difference
     with torch.inference_mode():
@@ -92,7 +95,8 @@ def _with_tries(engine: ArraysEngine, batch: Batch, text: int, output: GivenOutp
 
 def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) -> Iterator[tuple[str, AttentionInputs]]:
     """Yield the mistakes that programs make, each with the inputs under it."""
-    spec, sizes = inputs.spec, engine.given.sizes
+    spec = inputs.spec
+    sizes = engine.given.sizes
 
     def under(**changes: object) -> AttentionInputs:
         return replace(inputs, spec=replace(spec, **changes))  # type: ignore[arg-type]

@@ -21,7 +21,8 @@ _WRITE = "write the file again with the plug-in"
 
 def translate_lens(stored: Mapping[str, StoredArray], texts: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the arrays and settings of vllm-lens under our names; `texts` are `qk_layers` and `qk_meta`, parsed."""
-    layers, settings = texts.get("qk_layers"), texts.get("qk_meta")
+    layers = texts.get("qk_layers")
+    settings = texts.get("qk_meta")
     if not isinstance(layers, list) or not isinstance(settings, list) or len(layers) != len(settings):
         raise AttnscopeError("qk_layers and qk_meta are not lists of one length", where=path, hint=_WRITE)
     others = sorted(stored.keys() - {"attn_q", "attn_k", "qk_layers", "qk_meta", "tokens", "text"})
@@ -54,9 +55,12 @@ def translate_hook(stored: Mapping[str, StoredArray], path: Path) -> dict[str, A
     sidecar = path.with_suffix(".json")
     about = as_object(read_json(sidecar, cap=_MAX_SIDECAR), str(sidecar))
     try:
-        config, entries = about["config"], about["layer_order"]
-        heads, groups = int(config["num_attention_heads"]), int(config["num_key_value_heads"])
-        width, scale = int(config["head_dim"]), float(config["attention_multiplier"])
+        config = about["config"]
+        entries = about["layer_order"]
+        heads = int(config["num_attention_heads"])
+        groups = int(config["num_key_value_heads"])
+        width = int(config["head_dim"])
+        scale = float(config["attention_multiplier"])
         translated: dict[str, Any] = {"scale": scale}
         for entry in entries:
             if entry.get("hookq_mode", about.get("hookq_mode")) != "all_tokens":

@@ -26,7 +26,8 @@ def record_weights(inputs: AttentionInputs, recorders: Sequence[Recorder], lengt
     has_sink = bool((lacking[totals > 0] > ROUNDING).any())
     heads = torch.arange(weights.shape[1], device=weights.device)
     rows = max(1, _CELLS // max(1, weights[:, :, 0].numel()))
-    workspace, n_keys = Workspace(), weights.shape[-1]
+    workspace = Workspace()
+    n_keys = weights.shape[-1]
     for q0 in range(0, weights.shape[2], rows):
         part = weights[:, :, q0 : q0 + rows].clone()
         empty = part.sum(-1) == 0  # (B, H, q)

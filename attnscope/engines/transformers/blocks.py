@@ -54,10 +54,14 @@ class BlockRerunner:
     """
 
     def __init__(self, model: nn.Module, attend: Attend, last: int, observe: BlockObserver) -> None:
-        self._model, self._attend, self._last, self._observe = model, attend, last, observe
+        self._model = model
+        self._attend = attend
+        self._last = last
+        self._observe = observe
         # Layers whose attention has run, with their masks.
         self._seen: list[tuple[int, Mask]] = []
-        self._again, self.handed = False, set[int]()
+        self._again = False
+        self.handed = set[int]()
 
     def on_attention(self, part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
         """Compute the attention of the model's own pass."""
@@ -70,7 +74,8 @@ class BlockRerunner:
         """Hand a layer to the observer; a forward hook with keyword arguments."""
         if self._again:
             return
-        seen, self._seen = self._seen, []
+        seen = self._seen
+        self._seen = []
         if not seen:
             return
         layer, mask = seen[0]

@@ -164,7 +164,8 @@ class TransformersEngine:
 
     def run(self, batch: Batch, **more: Any) -> Any:
         """Return the model's result for a batch; `more` is passed to it."""
-        model, source = self.loaded.model, batch.context or self.settings.encoder_texts
+        model = self.loaded.model
+        source = batch.context or self.settings.encoder_texts
         if self.loaded.chosen in ("decoder", "cross"):
             assert source is not None
             inputs = _inputs(source) | {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}
@@ -268,7 +269,9 @@ class TransformersContinuation:
     """A text that grows, with the model's own cache; see protocol.Continuation."""
 
     def __init__(self, loaded: TransformersModel) -> None:
-        self._loaded, self._cache, self._seen = loaded, None, 0
+        self._loaded = loaded
+        self._cache = None
+        self._seen = 0
         self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
         part = loaded.parts[loaded.chosen]
         self._says_positions = (
@@ -279,7 +282,9 @@ class TransformersContinuation:
         session = AttentionCapture(self._loaded.model, lambda part, module, inputs: attended(inputs))
         longer = tokens.ids[0].shape[1]
         if any(self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)):
-            self._cache, self._seen = None, 0  # its keys are rotated as those of a short text
+            # its keys are rotated as those of a short text
+            self._cache = None
+            self._seen = 0
         inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
         if self._says_positions:  # the cache of a hybrid model may count tokens in a layer that does not keep them
             inputs["position_ids"] = torch.arange(self._seen, longer, device=tokens.real.device)[None]
@@ -323,7 +328,8 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) ->
     if allowed.all():
         return "bidirectional"
     if n_queries == n_keys:
-        before, after = int(allowed[-1].sum()), int(allowed[0].sum())
+        before = int(allowed[-1].sum())
+        after = int(allowed[0].sum())
         known: list[tuple[MaskTerm, ...]] = [(Causal(),), (Causal(), SlidingWindow(before))]
         for terms in [*known, (SlidingWindow(max(before, after)),)]:
             described = build_mask(terms).allowed(q, k)

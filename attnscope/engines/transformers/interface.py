@@ -73,7 +73,8 @@ class AttentionCapture:
     def __init__(
         self, model: Any, on_attention: OnAttention, call_layers: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        self._model, self._on_attention = model, on_attention
+        self._model = model
+        self._on_attention = on_attention
         self._call_layers = call_layers or {}
         self.projection: nn.Module | None = None
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -131,12 +132,15 @@ class AttentionCapture:
 
     def _spec(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], layer: int) -> AttentionSpec:
         known = dict(more)
-        scale, cap = known.pop("scaling", None), known.pop("softcap", None)
-        sinks, position = known.pop("s_aux", None), known.pop("position_bias", None)
+        scale = known.pop("scaling", None)
+        cap = known.pop("softcap", None)
+        sinks = known.pop("s_aux", None)
+        position = known.pop("position_bias", None)
         for name, value in known.items():
             if isinstance(value, Tensor) and name not in _INERT:
                 raise unsupported_attention(f"a tensor '{name}'", layer)
-        given, parts = None, list[Callable[[Tensor, Tensor, Tensor], Tensor]]()
+        given = None
+        parts = list[Callable[[Tensor, Tensor, Tensor], Tensor]]()
         if position is not None and self._ask(position, "nothing", lambda t: ~t.any()):
             position = None  # 0 everywhere, as T5's is between its halves
         if position is not None:  # a table for all positions, (B or 1, H, Q, K)

@@ -25,7 +25,8 @@ def check_live(model: Any) -> tuple[str, str]:
     if len(devices) != 1:
         names = ", ".join(sorted(map(str, devices))) or "no device"
         raise UsageError(f"the model is spread over {names}", where="model", hint="put it on one device")
-    dtype, device = str(model.dtype).removeprefix("torch."), devices.pop()
+    dtype = str(model.dtype).removeprefix("torch.")
+    device = devices.pop()
     if dtype not in DTYPE_BYTES:
         raise UsageError(f"the model runs in {dtype}", where="model", hint=f"convert it to {', '.join(DTYPE_BYTES)}")
     if device.type == "meta":

@@ -155,7 +155,8 @@ def _separate_head(model: Any, folder: Folder) -> None:
     """Give a head that is tied the base's embedding if an adapter replaced it: peft's copy is not tied to the head."""
     if not folder.replaced:
         return
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    embedding = model.get_input_embeddings()
+    head = model.get_output_embeddings()
     if head is None or head.weight is not embedding.weight:
         return
     if (name := _stored(model, embedding, folder.replaced)) and not _stored(model, head, folder.tensors):

@@ -135,7 +135,8 @@ def quiet() -> Iterator[None]:
     import transformers
 
     logging: Any = transformers.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

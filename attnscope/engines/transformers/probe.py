@@ -97,7 +97,8 @@ def _facts(calls: _Calls, running: RunningLayers, where: str | Path) -> ModelPar
         raise AttnscopeError("its layers have different numbers of heads", where=where)
     first = inputs[0]
     numbers = [call.layer for call in inputs]
-    n_layers, kinds = 1 + max(numbers), tuple[LayerPaths, ...]()
+    n_layers = 1 + max(numbers)
+    kinds = tuple[LayerPaths, ...]()
     call_layers: tuple[int, ...] = ()
     if (listed := _numbers_in_list(calls.listed)) is not None:
         name, indices = listed
@@ -142,7 +143,8 @@ def _no_projection(calls: _Calls) -> str:
 
 def _looks_ahead(inputs: AttentionInputs) -> bool:
     """Tell whether the first of two tokens sees the second."""
-    first, second = torch.tensor([[0]]), torch.tensor([[1]])
+    first = torch.tensor([[0]])
+    second = torch.tensor([[1]])
     device = inputs.q.device
     allowed = inputs.spec.mask.allowed(first.to(device), second.to(device))
     return allowed is None or bool(allowed.any())

@@ -77,8 +77,10 @@ def _unexpected(parameter: FoundParameter, names: Names) -> AttnscopeError:
 
 def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Tensor] | str:
     """Return a layer's value projection, (G·Ev, D), and output projection, (D, H·Ev), or why they are unknown."""
-    model, part = loaded.model, loaded.parts[loaded.chosen]
-    width, first = loaded.d_model, "blocks.0.attention."
+    model = loaded.model
+    part = loaded.parts[loaded.chosen]
+    width = loaded.d_model
+    first = "blocks.0.attention."
     shapes = {
         f"{first}q.weight": (part.n_heads * part.d_head, width),
         f"{first}k.weight": (part.n_kv_heads * part.d_head, width),

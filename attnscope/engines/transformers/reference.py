@@ -61,7 +61,8 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
 
 
 def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
-    groups, spec = inputs.q.shape[1] // inputs.k.shape[1], inputs.spec
+    groups = inputs.q.shape[1] // inputs.k.shape[1]
+    spec = inputs.spec
     k, v = (x.repeat_interleave(groups, dim=1) for x in (inputs.k, inputs.v))
     scores = (inputs.q @ k.mT).float()
     scaled = scores * spec.scale

@@ -87,7 +87,9 @@ def diagonal_band(
     + ahead), 0 for keys outside the box, in memory of the workspace.
     """
     first, last, k0, k1 = box
-    start, end = first - before, last + ahead  # all keys that any row has within reach
+    # all keys that any row has within reach
+    start = first - before
+    end = last + ahead
     inside = values[..., max(start - k0, 0) : max(min(end, k1) - k0, 0)]
     wide = workspace.buffer("near", (*values.shape[:3], end - start), values.device).zero_()
     wide[..., max(k0 - start, 0) :][..., : inside.shape[-1]] = inside

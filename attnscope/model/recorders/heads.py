@@ -37,7 +37,8 @@ def _after_last(ids: Tensor) -> Tensor:
     of_order = ids.gather(1, order)
     after = torch.full_like(order, -1)
     for step in (2, 1):  # the nearer place, unless it is the neighbour's
-        places, earlier = order[:, step:], order[:, :-step]
+        places = order[:, step:]
+        earlier = order[:, :-step]
         repeats = (of_order[:, step:] == of_order[:, :-step]) & (places - earlier >= 2)
         after[:, step:] = torch.where(repeats, earlier + 1, after[:, step:])
     return torch.empty_like(order).scatter_(1, order, after)
@@ -53,9 +54,11 @@ class HeadRecorder(SumRecorder):
         self.sources = sources
         self.kinds: tuple[str, ...] = ("special",)
         self._averages = [average for average in HEAD_AVERAGES if sources.self_attention or not average.aligned]
-        self._averaged, device = averaged, averaged.counted.device
+        self._averaged = averaged
+        device = averaged.counted.device
         shape = len(self._averages), len(averaged.counted), len(self.heads)
-        self._sums, self._counts = exact_zeros(*shape, device=device), exact_zeros(*shape, device=device)
+        self._sums = exact_zeros(*shape, device=device)
+        self._counts = exact_zeros(*shape, device=device)
         self._largest = torch.full(shape, -torch.inf, device=device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
@@ -111,7 +114,8 @@ class _TargetedRows:
     """The rows of a tile with the weight on the keys that averages name; see HeadRows."""
 
     def __init__(self, rows: TileRows, targets: Tensor, k0: int) -> None:
-        self._rows, self._k0 = rows, k0
+        self._rows = rows
+        self._k0 = k0
         self._there = targets >= 0
         at = targets - k0
         inside = (at >= 0) & (at < rows.weights.shape[-1])

@@ -34,10 +34,13 @@ class MatrixRecorder(Recorder):
         into: tuple[PackedMatrices, int] | None = None,
     ) -> None:
         super().__init__(heads, rows)
-        self.stages, self.columns, self.mean = list(stages), list(columns), mean
+        self.stages = list(stages)
+        self.columns = list(columns)
+        self.mean = mean
         self.needs_scores = bool({"scores", "scaled"} & set(self.stages))
         self.needs_masked = bool({"masked", "allowed"} & set(self.stages))
-        self._packed, self._making = into, Lock()
+        self._packed = into
+        self._making = Lock()
         self._averaged = False
         self.recorded: dict[str, Tensor] = {}
         self.layers: set[int] = set()
@@ -57,7 +60,8 @@ class MatrixRecorder(Recorder):
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         self.layers.add(tile.inputs.layer)
-        fully_masked, sums = overlap.fully_masked(tile), dict[str, Tensor]()
+        fully_masked = overlap.fully_masked(tile)
+        sums = dict[str, Tensor]()
         for stage in self.stages:
             part = overlap.cut(tile.stage(stage))  # (B, h, r, k)
             if stage != "output":

@@ -27,10 +27,12 @@ class MeanRowRecorder(Recorder):
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int], sources: KeyTokens, n_layers: int) -> None:
         super().__init__(heads, rows)
-        shape, device = (sources.real.shape[0], 1, len(self.rows)), sources.real.device
+        shape = (sources.real.shape[0], 1, len(self.rows))
+        device = sources.real.device
         self._statistics = [statistic for statistic in ROW_STATISTICS if not statistic.linear]
         self.recorded = {statistic.name: torch.full(shape, torch.nan, device=device) for statistic in self._statistics}
-        self._n, self._whole = len(self.heads) * n_layers, n_layers > 1
+        self._n = len(self.heads) * n_layers
+        self._whole = n_layers > 1
         self._n_keys = sources.real.shape[1]
         self._blocks: dict[int, _MeanRows] = {}
         self._scored = True
@@ -67,8 +69,10 @@ class _MeanRows:
     def __init__(self, like: Tensor, n_rows: int, n_keys: int, *, scored: bool) -> None:
         self._scored = scored
         shape = (len(like), 1, n_rows, n_keys)
-        self.weights, self._masked = like.new_zeros(shape), like.new_zeros(shape)
-        self.n_rows, self.seen = n_rows, 0
+        self.weights = like.new_zeros(shape)
+        self._masked = like.new_zeros(shape)
+        self.n_rows = n_rows
+        self.seen = 0
 
     def add(self, sums: list[Tensor], nothing: Tensor | None, rows: slice, keys: slice) -> None:
         """Add some heads' rows, NaN where any sees nothing; keys that their tile does not reach are not allowed."""
@@ -81,7 +85,8 @@ class _MeanRows:
                 self._masked[:, :, rows, outside] = -torch.inf
 
     def divide(self, n: int) -> None:
-        self.weights, self._masked = self.weights / n, self._masked / n
+        self.weights = self.weights / n
+        self._masked = self._masked / n
 
     def entropy(self) -> Tensor:
         bits: Tensor = torch.special.xlogy(self.weights, self.weights).sum(-1).div_(-log(2)).add_(0.0)

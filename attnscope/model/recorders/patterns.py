@@ -26,7 +26,8 @@ class TargetRecorder(Recorder):
 
     def __init__(self, heads: Sequence[int], rows: Sequence[int], targets: Tensor, *, strongest: bool = False) -> None:
         super().__init__(heads, rows)
-        self._targets, self._strongest = targets, strongest
+        self._targets = targets
+        self._strongest = strongest
         self.sums = exact_zeros(len(targets), len(self.heads), targets.shape[2], device=targets.device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
@@ -74,7 +75,8 @@ class WordRecorder(Recorder):
         measured: Tensor | None = None,
     ) -> None:
         super().__init__(heads, range(counted.shape[1]))
-        self._counted, self._words = counted, words
+        self._counted = counted
+        self._words = words
         self._measured = counted if measured is None else measured
         self.reach = None if reach is None else min(reach, max(counted.shape[1], words.shape[1]) - 1)
         width = 1 if self.reach is None else 2 * self.reach + 2
@@ -91,7 +93,8 @@ class WordRecorder(Recorder):
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         if tile.k0 == tile.k1:
             return partial(self._add, None, None, None, slice(0), overlap)
-        counted, words = self._counted[:, overlap.rows], self._words[:, tile.k0 : tile.k1]
+        counted = self._counted[:, overlap.rows]
+        words = self._words[:, tile.k0 : tile.k1]
         counts = (counted[:, :, None] & words[:, None])[:, None]  # (B, 1, r, k)
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         buffer = tile.workspace.buffer("recorder", weights.shape, weights.device)
@@ -129,9 +132,12 @@ class WordRecorder(Recorder):
         if self._measured is not self._counted:
             large &= self._measured[:, None, overlap.rows, None]
         index = large.flatten().nonzero()[:, 0]
-        row, key = index // values.shape[3], index % values.shape[3] + tile.k0
-        head, row = row // values.shape[2], row % values.shape[2] + overlap.rows.start
-        text, head = head // values.shape[1], head % values.shape[1]
+        row = index // values.shape[3]
+        key = index % values.shape[3] + tile.k0
+        head = row // values.shape[2]
+        row = row % values.shape[2] + overlap.rows.start
+        text = head // values.shape[1]
+        head = head % values.shape[1]
         head = head + overlap.here[0]  # the heads of a tile are neighbours among sorted heads
         place = ((text * len(self.heads) + head) * len(self.rows) + row) * self._words.shape[1] + key
         return values.flatten()[index], place
@@ -164,8 +170,12 @@ class WordRecorder(Recorder):
         kept, place = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
         self._kept.clear()
         weights = kept.to(self.sums.dtype)
-        n_keys, n_rows, n_heads = self._words.shape[1], len(self.rows), len(self.heads)
-        key, unit = place % n_keys, place // (n_keys * n_rows)  # unit: text and head
+        n_keys = self._words.shape[1]
+        n_rows = len(self.rows)
+        n_heads = len(self.heads)
+        # unit: text and head
+        key = place % n_keys
+        unit = place // (n_keys * n_rows)
         text = unit // n_heads
         above = above_mean(weights, self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key])
         if self.reach is not None:
@@ -226,20 +236,23 @@ class AlignmentRecorder(Recorder):
 
     def __init__(self, heads: Sequence[int], rows: Tensor, keys: Tensor) -> None:
         super().__init__(heads, range(rows.shape[1]))
-        self._rows, self._keys = rows, keys
+        self._rows = rows
+        self._keys = keys
         self.sums = exact_zeros(len(rows), len(self.heads), 8, device=rows.device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         if tile.k0 == tile.k1:
             return None
-        exact, rows = self.sums.dtype, self.rows[overlap.rows]
+        exact = self.sums.dtype
+        rows = self.rows[overlap.rows]
         counted = self._rows[:, None, as_slice(rows)].expand(-1, len(overlap.heads), -1)  # (B, h, r)
         fully_masked = overlap.fully_masked(tile)
         counted = (counted if fully_masked is None else counted & ~fully_masked).to(exact)
         weights = overlap.cut(tile.weights).to(exact) * self._keys[:, None, None, tile.k0 : tile.k1]  # (B, h, r, k)
         place = torch.arange(tile.k0, tile.k1, device=weights.device).to(exact)
         row = torch.arange(rows[0], rows[-1] + 1, device=weights.device).to(exact)
-        s, moment = weights.sum(-1), weights @ place
+        s = weights.sum(-1)
+        moment = weights @ place
         safe = s.clamp_min(1e-30)
         entropy = torch.special.entr(weights).sum(-1) + s * safe.log()  # s e, in nats
         parts = [torch.ones_like(s), s, entropy, s * row, moment, s * row**2, moment**2 / safe, moment * row]

@@ -38,7 +38,8 @@ class RowRecorder(Recorder):
         make_array: MakeArray = own_array,
     ) -> None:
         super().__init__(heads, rows)
-        self.names, self.sources = tuple(names), sources
+        self.names = tuple(names)
+        self.sources = sources
         wanted = [statistic for statistic in ROW_STATISTICS if statistic.name in self.names]
         defined = [statistic for statistic in wanted if sources.self_attention or not statistic.aligned]
         self._statistics = sorted(defined, key=lambda statistic: self.names.index(statistic.name))
@@ -123,11 +124,15 @@ class TileRows:
         rows = recorder.rows[overlap.rows]
         # their first row, end of the rows, first key and end of the keys
         self._box = self._first, self._last, self._k0, self._k1 = rows[0], rows[-1] + 1, tile.k0, tile.k1
-        self.weights, self._masked = overlap.row_span(tile.weights), overlap.row_span(tile.masked)
+        self.weights = overlap.row_span(tile.weights)
+        self._masked = overlap.row_span(tile.masked)
         self._sink = None if tile.sink is None else overlap.row_span(tile.sink)  # (B, h, r)
-        self._overlap, self._tile, self._aligned = overlap, tile, recorder.sources.self_attention
+        self._overlap = overlap
+        self._tile = tile
+        self._aligned = recorder.sources.self_attention
         # which keys are content, and of which other kinds, (B, kinds, K)
-        self._kinds, self._members = ["content", *recorder.kinds], recorder.sources.members(recorder.kinds)
+        self._kinds = ["content", *recorder.kinds]
+        self._members = recorder.sources.members(recorder.kinds)
 
     def max_score(self) -> Tensor:
         """Return the largest masked score of every row; NaN where no key is allowed, or no score is known."""
@@ -189,7 +194,8 @@ class TileRows:
     def distance(self) -> Tensor:
         """Return mean |query − key|: that of keys beside the run of rows follows from sums over them."""
         rows = torch.arange(self._first, self._last, dtype=torch.float32, device=self.weights.device)
-        k0, k1 = min(max(self._first, self._k0), self._k1), max(min(self._last, self._k1), self._k0)
+        k0 = min(max(self._first, self._k0), self._k1)
+        k1 = max(min(self._last, self._k1), self._k0)
         beside = self._sums["outside"] - self._sums["left"] * (rows - self._first)
         beside = beside + self._sums["right"] * (self._last - 1 - rows)
         if k0 >= k1:
@@ -217,7 +223,9 @@ class TileRows:
     @cached_property
     def _sums(self) -> dict[str, Tensor]:
         """Weight on keys of every kind, and the sums for `distance`, (B, h, r) each, in one product."""
-        names, columns = list(self._kinds), self._members[..., self._k0 : self._k1]  # (B, columns, k)
+        # (B, columns, k)
+        names = list(self._kinds)
+        columns = self._members[..., self._k0 : self._k1]
         if self._aligned:
             names += ["outside", "left", "right"]
             outside = _outside_rows(self._box, self.weights.device).expand(len(columns), -1, -1)
@@ -255,7 +263,8 @@ class _SummedRows(TileRows):
 
     @cached_property
     def _sums(self) -> dict[str, Tensor]:
-        kinds, reaches = self._members[..., self._k0 : self._k1].bool(), (0, *WITHIN)
+        kinds = self._members[..., self._k0 : self._k1].bool()
+        reaches = (0, *WITHIN)
         names = ["distance", *(f"within {n}" for n in reaches), *self._kinds]
         sums = self._summary.sums(self.weights, kinds, reaches, self._first - self._k0)
         return dict(zip(names, sums, strict=True))

@@ -22,7 +22,8 @@ class SpanTokens:
     """
 
     def __init__(self, of_token: Tensor, count: int) -> None:
-        self.of_token, self.count = of_token, count
+        self.of_token = of_token
+        self.count = count
         self._host = of_token.cpu().numpy()  # because each read of a GPU would wait
         fits = of_token.numel() * count <= _MEMBERSHIPS
         self._keys = self._members(0, of_token.shape[1]) if fits else None
@@ -43,7 +44,9 @@ class SpanTokens:
 
     def sum_keys(self, weights: Tensor, k0: int, exact: torch.dtype) -> Tensor:
         """Sum weights on the keys from k0 on, (B, …, k), by span, (B, …, S), block by block to bound memory."""
-        flat, shape = weights.flatten(1, -2), (*weights.shape[:-1], self.count)  # (B, n, k)
+        # (B, n, k)
+        flat = weights.flatten(1, -2)
+        shape = (*weights.shape[:-1], self.count)
         k1 = k0 + flat.shape[-1]
         if self._keys is not None:
             return (flat @ self._keys[:, k0:k1]).to(exact).view(shape)
@@ -66,7 +69,8 @@ class TokenReading:
 
     def __init__(self, spans: SpanTokens, queries: Sequence[int], rows: Sequence[Sequence[int]]) -> None:
         """Read the span of `queries` in every text; `rows` of each text, sorted, keep shares of their own."""
-        self._spans, self._places = spans, rows
+        self._spans = spans
+        self._places = rows
         device = spans.of_token.device
         self._queries = spans.of_token == torch.tensor(queries, device=device)[:, None]  # (B, T)
         self._read = self._queries.clone()
@@ -118,7 +122,8 @@ class SpanRecorder(SumRecorder):
     ) -> None:
         texts, width = spans.of_token.shape
         super().__init__(heads, range(width), mean=mean)
-        self._spans, self._reading = spans, reading
+        self._spans = spans
+        self._reading = reading
         shape = (texts, self.n_kept, spans.count)
         self._sum = exact_zeros(*shape, spans.count, device=spans.of_token.device)
         self._count = exact_zeros(*shape, device=spans.of_token.device)
@@ -130,7 +135,9 @@ class SpanRecorder(SumRecorder):
         present = self._spans.among(rows)
         if not present:
             return None
-        weights, exact = overlap.cut(tile.weights), self._sum.dtype  # (B, h, r, k)
+        # (B, h, r, k)
+        weights = overlap.cut(tile.weights)
+        exact = self._sum.dtype
         members = self._spans.members(rows, present)  # (B, P, r)
         by_key = members[:, None] @ weights  # (B, h, P, k): queries first, since a tile has few spans of them
         part = self._spans.sum_keys(by_key, tile.k0, exact)  # (B, h, P, S)

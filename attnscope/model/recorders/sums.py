@@ -37,7 +37,9 @@ class ColumnRecorder(SumRecorder):
         by: str = "weight",
     ) -> None:
         super().__init__(heads, rows, mean=mean)
-        self._shown, self._layers, self._by = shown, set[int](), by
+        self._shown = shown
+        self._layers = set[int]()
+        self._by = by
         self._sum = torch.zeros(len(shown), self.n_kept, sources.real.shape[1], device=shown.device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
@@ -64,7 +66,8 @@ class ReceivedRecorder(SumRecorder):
         self, heads: Sequence[int], rows: Sequence[int], shown: Tensor, sources: KeyTokens, *, mean: bool = False
     ) -> None:
         super().__init__(heads, rows, mean=mean)
-        self._shown, self._same = shown, sources.self_attention
+        self._shown = shown
+        self._same = sources.self_attention
         # of weights, and of even shares
         self._sums = torch.zeros(2, len(shown), self.n_kept, sources.real.shape[1], device=shown.device)
 

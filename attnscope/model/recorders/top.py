@@ -11,7 +11,8 @@ from attnscope.model.recorders.block import MakeArray, own_array
 from attnscope.model.tile import Overlap, Recorder, Tile, as_slice
 from attnscope.request.estimate import RANKED_SINGLY
 
-_LONG, _CHUNK = 1 << 14, 64
+_LONG = 1 << 14
+_CHUNK = 64
 _FEW_CHUNKS = 4  # a GPU looks into chunks where a row has so many times those that it looks into
 
 
@@ -34,7 +35,9 @@ class TopRecorder(Recorder):
     ) -> None:
         super().__init__(heads, rows)
         self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
-        self.count, self.by, self.excluded = min(count, eligible.shape[1]), by, ~eligible
+        self.count = min(count, eligible.shape[1])
+        self.by = by
+        self.excluded = ~eligible
         self.ranks_all = bool(eligible.all())
         self.n_strongest = self.count if by == "weight" and self.ranks_all and self.count <= RANKED_SINGLY else 0
         self.needs_masked = not self.n_strongest
@@ -61,7 +64,8 @@ class TopRecorder(Recorder):
         known = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
         known = known and measure.device.type == "cpu"
         keys, values = strongest(measure, self.count, tile.peaks if known else None)
-        none, n = values == -torch.inf, keys.shape[-1]
+        none = values == -torch.inf
+        n = keys.shape[-1]
         self._keep_keys(overlap, (keys + tile.k0).masked_fill_(none, -1))
         self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
 
@@ -83,7 +87,8 @@ class TopRecorder(Recorder):
 
     def _ranked(self, tile: Tile, overlap: Overlap, weights: Tensor) -> Tensor:
         """Return the ranking measure of keys, (B, h, r, k); −inf for excluded keys."""
-        masked, excluded = overlap.cut(tile.masked), self.excluded[:, None, None, tile.k0 : tile.k1]
+        masked = overlap.cut(tile.masked)
+        excluded = self.excluded[:, None, None, tile.k0 : tile.k1]
         on_cpu = masked.device.type == "cpu"  # elsewhere, asking takes longer than masking
         if self.by == "weight" and (self.ranks_all or (on_cpu and not excluded.any())):
             return masked
@@ -119,7 +124,9 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
     """
     size = measure.shape[-1]
     # Side by side, as rows that are cut out of a tile need not be: maxima that were found are overwritten for a while.
-    rows, count = measure.reshape(-1, size).contiguous(), min(count, size)  # (n, size)
+    # (n, size)
+    rows = measure.reshape(-1, size).contiguous()
+    count = min(count, size)
     on_cpu = rows.device.type == "cpu"
     if (count <= RANKED_SINGLY and size >= _LONG) if on_cpu else size >= _FEW_CHUNKS * count * _CHUNK:
         places, values = _by_chunks(rows, count)
@@ -137,9 +144,11 @@ def _few_or_many(rows: Tensor, count: int, first: Tensor | None = None) -> tuple
     # One more, to see equals that were left outside.
     values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)
     tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(-1)
-    places, values = places[:, :count], values[:, :count]
+    places = places[:, :count]
+    values = values[:, :count]
     if tied.any():
-        places, values = places.clone(), values.clone()
+        places = places.clone()
+        values = values.clone()
         places[tied], values[tied] = _by_argmax(rows[tied], count)
     return places, values
 
@@ -149,7 +158,8 @@ def _on_device(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if count > RANKED_SINGLY:
         values, places = rows.sort(dim=-1, descending=True, stable=True)
         return places[:, :count], values[:, :count]
-    left, pairs = rows.clone(), [rows.max(-1, keepdim=True)]
+    left = rows.clone()
+    pairs = [rows.max(-1, keepdim=True)]
     while len(pairs) < count:
         pairs.append(left.scatter_(-1, pairs[-1].indices, -torch.inf).max(-1, keepdim=True))
     return torch.cat([pair.indices for pair in pairs], -1), torch.cat([pair.values for pair in pairs], -1)
@@ -159,8 +169,10 @@ def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[T
     """Find them one after the other by NumPy's `argmax`, which gives the first of equals and is fastest for a few."""
     # A view or an error, never a copy: −inf written here must be seen in `cells`.
     flat = rows.view(-1).numpy()
-    cells, starts = flat.reshape(rows.shape), np.arange(0, flat.size, rows.shape[1])
-    places, values = np.empty((count, len(rows)), np.int64), np.empty((count, len(rows)), np.float32)
+    cells = flat.reshape(rows.shape)
+    starts = np.arange(0, flat.size, rows.shape[1])
+    places = np.empty((count, len(rows)), np.int64)
+    values = np.empty((count, len(rows)), np.float32)
     for i, (at, value) in enumerate(zip(places, values, strict=True)):
         if i == 0 and first is not None:
             np.add(first.numpy(), starts, out=at)

@@ -59,7 +59,9 @@ def parse_stored_mask(text: str, where: str) -> tuple[MaskTerm, ...]:
 
 class _Parser:
     def __init__(self, text: str, where: str) -> None:
-        self._text, self._where, self._at = text, where, 0
+        self._text = text
+        self._where = where
+        self._at = 0
 
     def parse(self) -> tuple[MaskTerm, ...]:
         terms = self._union(0)

@@ -90,7 +90,8 @@ class MaskTerm(Mask):
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Start with the run of the first query, end with that of the last."""
-        start, end = self.interval(q0, n_keys)[0], self.interval(q1 - 1, n_keys)[1]
+        start = self.interval(q0, n_keys)[0]
+        end = self.interval(q1 - 1, n_keys)[1]
         start = min(max(0, start), n_keys)
         return start, max(start, min(n_keys, end))
 
@@ -165,7 +166,8 @@ class ScoreFunction(Function):
 
 def function_name(function: Callable[..., Any]) -> str:
     """Return the name of a function, of a lambda with its line."""
-    name, code = getattr(function, "__name__", type(function).__name__), getattr(function, "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(function, "__code__", None)
     return f"lambda in line {code.co_firstlineno}" if name == "<lambda>" and code is not None else name
 
 
@@ -197,7 +199,8 @@ class Causal(MaskTerm):
 class SlidingWindow(SizedTerm):
     """A query sees keys less than `size` positions away, on both sides."""
 
-    word, form = "window", "window:N"
+    word = "window"
+    form = "window:N"
 
     @property
     def window(self) -> int:
@@ -213,7 +216,8 @@ class SlidingWindow(SizedTerm):
 class Prefix(SizedTerm):
     """All queries see the first `size` keys; beyond them, causal (a prefix language model)."""
 
-    word, form = "prefix", "prefix:N"
+    word = "prefix"
+    form = "prefix:N"
 
     @property
     def left_to_right(self) -> bool:
@@ -230,7 +234,8 @@ class Prefix(SizedTerm):
 class BlockDiagonal(SizedTerm):
     """A query sees the keys of its own block of `size` tokens: documents packed one after the other."""
 
-    word, form = "block", "block:N"
+    word = "block"
+    form = "block:N"
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
         return q // self.size == k // self.size
@@ -242,7 +247,8 @@ class BlockDiagonal(SizedTerm):
 class FirstKeys(SizedTerm):
     """Every query sees the first `size` keys, and no others; in a union, they stay visible behind a window."""
 
-    word, form = "sink", "sink:N"
+    word = "sink"
+    form = "sink:N"
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array:
         return k < self.size
@@ -258,7 +264,8 @@ class Documents(MaskTerm):
     Each text resolves the documents itself: their lengths have to be those of the text.
     """
 
-    word, form = "docs", "docs:N,N,…"
+    word = "docs"
+    form = "docs:N,N,…"
     lengths: tuple[int, ...]
 
     def __str__(self) -> str:

@@ -48,7 +48,9 @@ class RankingRecorders:
         layers: Sequence[int],
         n_heads: int,
     ) -> None:
-        real, sources, heads = batch.tokens.real, batch.sources, range(n_heads)
+        real = batch.tokens.real
+        sources = batch.sources
+        heads = range(n_heads)
         self._layers = layers
         words = real & ~batch.tokens.special
         # A text of only special tokens has no other rows.
@@ -123,7 +125,8 @@ def choose_heads(
     Args:
         ranking: Values that rank heads; needed if a selection is `auto`.
     """
-    all_layers, all_heads = list(layers.numbers(n_layers, "layer")), list(heads.numbers(n_heads, "head", by_layer=True))
+    all_layers = list(layers.numbers(n_layers, "layer"))
+    all_heads = list(heads.numbers(n_heads, "head", by_layer=True))
     if layers.word == "mean":
         return _over_mean_layer(ranking, tuple(all_layers), heads, all_heads)
     reason = None

@@ -65,7 +65,8 @@ def attribution(
     """
     n_tokens, spell, softcap = text
     edges = parts.edges[..., :n_tokens].cpu()  # (L, H, K)
-    heads, sources = edges.sum(-1), edges.sum((0, 1))
+    heads = edges.sum(-1)
+    sources = edges.sum((0, 1))
     total = parts.embedding + parts.constant + sum(parts.mlps) + sum(parts.attention_biases) + float(heads.sum())
     named = [LogitEdge(*place, float(edges[place])) for place in _strongest(edges) if edges[place]]
     target, against = targets
@@ -162,7 +163,8 @@ def apply_rules(logits: Tensor, ids: Sequence[int], prompt: int, rules: Generati
 
 def _completed(ids: Sequence[int], rules: GenerationRules) -> set[int]:
     """Return the ids that would complete a forbidden sequence, or repeat one."""
-    text, n = tuple(ids), rules.no_repeat_ngram_size
+    text = tuple(ids)
+    n = rules.no_repeat_ngram_size
     banned = {
         words[-1]
         for words in rules.bad_words_ids

@@ -30,7 +30,9 @@ class SpanRecorders:
     ) -> None:
         tokens = span_tokens(batch, spans)
         self._predicting = predicting or [()] * len(spans)
-        self._spans, self._queries, self._sizes = spans, queries, engine.sizes
+        self._spans = spans
+        self._queries = queries
+        self._sizes = engine.sizes
         self._rows = [recorder.tokens(query)[-KEPT_ROWS:] for recorder, query in zip(spans, queries, strict=True)]
         self._kept = [sorted({*rows, *more}) for rows, more in zip(self._rows, self._predicting, strict=True)]
         self._reading = TokenReading(tokens, queries, self._kept)
@@ -43,8 +45,10 @@ class SpanRecorders:
 
         `selected`: see SpanReport.
         """
-        spans, query = self._spans[text], self._queries[text]
-        count, n = len(spans.names), len(spans.of_token)
+        spans = self._spans[text]
+        query = self._queries[text]
+        count = len(spans.names)
+        n = len(spans.of_token)
         # A layer without attention over tokens has no weights.
         device = self._reading.received.device
         weights = torch.full((*self._sizes, count, count), torch.nan, device=device)
@@ -57,7 +61,9 @@ class SpanRecorders:
             # A layer without sinks gives them no weight.
             sinks[layer] = 0.0 if of_layer is None else of_layer[text, :, :count]
         received, counted = (x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted))
-        kept, rows, predicting = self._kept[text], self._rows[text], self._predicting[text]
+        kept = self._kept[text]
+        rows = self._rows[text]
+        predicting = self._predicting[text]
         shares = self._reading.shares[text][:, :count].cpu().double() / counted[kept][:, None]
         number = {position: place for place, position in enumerate(kept)}
         return SpanReport(

@@ -35,7 +35,8 @@ Way = tuple[str, bool]  # how it is cut (see CutEffect), and whether edges are r
 
 def run_uncut(ablation: AblationRun, cuts: Sequence[Cut], count: int) -> "Baseline":
     """Run the text without cuts, and record what the cuts will replace; `count` variants will run, in passes."""
-    c, text = ablation.source.config, ablation.text
+    c = ablation.source.config
+    text = ablation.text
     other_texts = plan_others(ablation)
     for other in other_texts:
         ablation.notes.extend(other.notes)
@@ -64,7 +65,9 @@ class Baseline:
         from attnscope.studies.ablate.uncut_states import UncutStates
 
         (plan, other_plans, self._at_once), c = plans, ablation.source.config
-        self._ablation, self._cuts, self._loaded = ablation, cuts, loaded
+        self._ablation = ablation
+        self._cuts = cuts
+        self._loaded = loaded
         # passes over the texts that replacements come from; none for zeros and means
         self._replacement_plans = other_plans if ablation.options.from_others else ()
         self._plan = plan
@@ -93,8 +96,12 @@ class Baseline:
 
     def header(self) -> dict[str, Any]:
         """Return the fields that every report of a text begins with."""
-        run, source, text = self._ablation.run, self._ablation.source, self._ablation.text
-        options, written, replacing = self._ablation.options, run.texts[0], None
+        run = self._ablation.run
+        source = self._ablation.source
+        text = self._ablation.text
+        options = self._ablation.options
+        written = run.texts[0]
+        replacing = None
         if options.from_others:
             tokens = [plan.text_plans[0].tokens for plan in self._replacement_plans]
             replacing = Replacing(options.patch_from, tokens, None if options.how == "patch" else options.seed or 0)
@@ -111,7 +118,8 @@ class Baseline:
 
     def _targets(self) -> list[LogitTarget]:
         """Return the tokens whose logits are compared, with their logits without cuts and in the patched text."""
-        ids, other = self._ablation.targets, [None] * len(self._ablation.targets)
+        ids = self._ablation.targets
+        other = [None] * len(self._ablation.targets)
         if not ids:
             return []
         logits = self._logits(self._ran.hidden[:, self._ablation.positions])[0].tolist()
@@ -179,7 +187,8 @@ class Baseline:
             for places, hidden in self._chunks(variants, "cutting"):
                 for place, states in zip(places, hidden, strict=True):
                     after[place].append(states)
-        effects, predictions = [], self._predictions(after)
+        effects = []
+        predictions = self._predictions(after)
         for n, ((how, _), given) in enumerate(zip(ways, after, strict=True)):
             compared = [self.uncut_states.compare_hidden(states[None])[:2] for states in given]
             cosine, change = (
@@ -197,8 +206,11 @@ class Baseline:
         before = self.uncut_states.log_probabilities
         if before is None:
             return []
-        states, positions, changes = self.uncut_states, list(self._ablation.positions), []
-        divergence, logs = [], []
+        states = self.uncut_states
+        positions = list(self._ablation.positions)
+        changes = []
+        divergence = []
+        logs = []
         for hidden_list in after:
             rows = [hidden[positions] for hidden in hidden_list]
             divergence.append(
@@ -230,7 +242,8 @@ class Baseline:
         return msgspec.structs.replace(effects, correlation=rank_correlation(weights, effects.strength))
 
     def _measure(self, variants: "Sequence[Variant]", step: str) -> dict[str, Array]:
-        before, names = self.log_probability, ["hidden"]
+        before = self.log_probability
+        names = ["hidden"]
         names += ["kl"] if self.uncut_states.log_probabilities is not None else []
         names += ["loss"] if before is not None else []
         names += ["target"] if self._ablation.targets else []
@@ -251,7 +264,8 @@ class Baseline:
     @property
     def log_probability(self) -> float | None:
         """Log-probability of the answer without cuts, in bits; None without an answer."""
-        known, targets = self.uncut_states.log_probabilities, self._ablation.answer_ids
+        known = self.uncut_states.log_probabilities
+        targets = self._ablation.answer_ids
         if known is None or not targets:
             return None
         return float(sum(known[n, target] for n, target in enumerate(targets)) / np.log(2.0))

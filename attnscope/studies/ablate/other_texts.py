@@ -29,12 +29,15 @@ def _plan_reference(ablation: AblationRun, reference: str) -> TextPlan:
     Tokens that `--hide` names are hidden in this text as well, as far as it has them; otherwise its mean would be
     computed under another mask.
     """
-    run, source, where = ablation.run, ablation.source, arg("reference")
+    run = ablation.run
+    source = ablation.source
+    where = arg("reference")
     if source.needs_context:
         hint = "remove it: the mean is then over the text itself"
         raise UsageError("cannot be used with a model that attends to a second text", where=where, hint=hint)
     tokens, warnings = tokenize(source, reference, None, where, truncate=run.truncate)
-    hidden, missing = list[int](), list[str]()
+    hidden = list[int]()
+    missing = list[str]()
     if run.hide is not None:
         hidden = sorted(run.hide.find(tokens, (reference,), arg("hide"), missing=missing))
     if missing:
@@ -60,7 +63,8 @@ def _plan_patch(ablation: AblationRun) -> TextPlan:
 
 def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
     """Return texts whose words are drawn from other texts, as runs of equal length; special tokens stay."""
-    options, text = ablation.options, ablation.text
+    options = ablation.options
+    text = ablation.text
     where = arg("others") if options.others else arg("replacement", "resample")
     pool = [
         token
@@ -77,7 +81,8 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
         message = f"the other texts have {_count(len(pool))}, fewer than the {len(words)} of the text"
         hint = f"use longer texts with {arg('others', placeholder='FILE')}, or a shorter text"
         raise UsageError(message, where=where, hint=hint)
-    wanted, seed = options.draws or DRAWS, options.seed or 0
+    wanted = options.draws or DRAWS
+    seed = options.seed or 0
     chosen = np.random.default_rng(seed).choice(starts, min(wanted, starts), replace=False).tolist()
     whose = f"{len(options.others)} given texts" if len(options.others) > 1 else "the given text"
     notes = [

@@ -81,7 +81,8 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
     if len(run.texts) != 1:
         raise UsageError(f"{len(run.texts)} texts; ablate takes one", where=TEXTS_FILE, hint=f"pass {arg('text')}")
     if bool(options.cuts) == (options.each is not None):
-        what, hint = "cannot be used together", "remove one of them"
+        what = "cannot be used together"
+        hint = "remove one of them"
         if not options.cuts:
             what = "are both missing: nothing is cut"
             edge = arg("cut", placeholder="'L0H0: QUERY→KEY'")
@@ -129,12 +130,14 @@ def _check_replacement(options: AblationOptions) -> None:
         message = f"{arg('patch_from')} and {arg('replacement')} cannot be used together"
         raise UsageError(message, hint="remove one of them")
     if len(options.target) > 2:
-        message, hint = f"given {len(options.target)} times", "give one token, or two for a difference"
+        message = f"given {len(options.target)} times"
+        hint = "give one token, or two for a difference"
         raise UsageError(message, where=arg("target"), hint=hint)
     if options.each == "span":
         for name in ("target", "patch_from"):
             if getattr(options, name) not in (None, ()):
-                message, hint = f"does not apply to {arg('each', 'span')}", f"use {arg('each', 'head')}"
+                message = f"does not apply to {arg('each', 'span')}"
+                hint = f"use {arg('each', 'head')}"
                 raise UsageError(message, where=arg(name), hint=hint)
         if options.replacement == "resample":
             message = "applies to heads, layers and edges, not to spans"
@@ -210,7 +213,8 @@ class AblationRun:
     @property
     def places(self) -> list[tuple[int, int]]:
         """The layer and head of every selected head."""
-        c, run = self.source.config, self.run
+        c = self.source.config
+        run = self.run
         layers = present_layers(run.layer, self.source).numbers(c.n_layers, "layer")
         heads = run.head.numbers(c.n_heads, "head")
         return [(layer, head) for layer in layers for head in heads]
@@ -222,7 +226,8 @@ class AblationRun:
 
     def units(self) -> list[Cut]:
         """List the cut of every head, layer or edge, including edges that the mask does not allow."""
-        places, heads = self.places, range(self.source.config.n_heads)
+        places = self.places
+        heads = range(self.source.config.n_heads)
         if self.options.each == "layer":
             layers = dict.fromkeys(layer for layer, _ in places)
             return [Cut("", tuple((layer, head) for head in heads)) for layer in layers]
@@ -242,9 +247,11 @@ class AblationRun:
 
     def span_cuts(self) -> tuple[list[int], list[Cut]]:
         """Return the number of each span that can be cut off, and its cut in every selected layer and head."""
-        spans, causal = self.text.spans, self.source.predicts == "next"
+        spans = self.text.spans
+        causal = self.source.predicts == "next"
         assert spans is not None
-        own, last = {spans.of_token[position] for position in self.answer}, max(self.rows)
+        own = {spans.of_token[position] for position in self.answer}
+        last = max(self.rows)
         keys = {n: tuple(key for key in spans.tokens(n) if key <= last or not causal) for n in range(len(spans.names))}
         numbers = [n for n in keys if n not in own and keys[n]]
         if not numbers:
@@ -259,7 +266,8 @@ def plan_variants(
 
     `kept` are the bytes that recorders keep.
     """
-    text, source = ablation.text, ablation.source
+    text = ablation.text
+    source = ablation.source
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
     at_once = max(1, min(count, _TOKENS // longest))
     entering, leaving = bytes_per_token(source)

@@ -32,7 +32,8 @@ class OtherText:
     """Outputs of heads and edges at the same positions of another text, and the recorders that read them."""
 
     def __init__(self, batch: Batch, cuts: Sequence[Cut]) -> None:
-        rows, heads = range(batch.tokens.real.shape[1]), dict[int, set[int]]()
+        rows = range(batch.tokens.real.shape[1])
+        heads = dict[int, set[int]]()
         for cut in cuts:
             for layer, head in cut.heads if cut.queries is None else ():
                 heads.setdefault(layer, set()).add(head)
@@ -51,7 +52,8 @@ class OtherText:
         """Return Σ α_ij·v_j over these keys in the other text, (heads, queries, Ev)."""
         recorder = self._weights[layer]
         places = [recorder.heads.index(head) for head in heads]
-        rows, columns = [self._row[query] for query in queries], [self._key[key] for key in keys]
+        rows = [self._row[query] for query in queries]
+        columns = [self._key[key] for key in keys]
         weights = self._matrices("weights", layer, recorder)[places][:, rows][:, :, columns]
         return weights @ self._values[layer].compute()[places][:, list(keys)]
 
@@ -70,7 +72,8 @@ class UncutWeights:
 
     def __init__(self, batch: Batch, cuts: Sequence[Cut], heads: tuple[int, int], *, means: bool) -> None:
         self._batch = batch
-        every, n_queries = range(heads[0]), batch.tokens.real.shape[1]
+        every = range(heads[0])
+        n_queries = batch.tokens.real.shape[1]
         counted = batch.tokens.real & ~batch.tokens.special
         counted[:, 0] = False
         counted = counted if bool(counted.any()) else batch.tokens.real
@@ -91,7 +94,8 @@ class UncutWeights:
         """Return the weight that the cut removes; see `CutPart`."""
         if cut.queries is None or cut.keys is None:
             return float(np.mean([self._weight_off_sink(layer)[head] for layer, head in cut.heads]))
-        rows, keys = [self._row[query] for query in cut.queries], [self._key[key] for key in cut.keys]
+        rows = [self._row[query] for query in cut.queries]
+        keys = [self._key[key] for key in cut.keys]
         weights = []
         for layer, head in cut.heads:
             place = self._matrices[layer].heads.index(head)

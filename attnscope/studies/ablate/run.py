@@ -35,7 +35,8 @@ def ablate(
     cuts = resolve_cuts(options.cuts, ablation.run, ablation.source, ablation.text)
     ways = options.ways(edges=any(cut.queries is not None for cut in cuts))
     baseline = run_uncut(ablation, cuts, len(ways))
-    effects, notes = baseline.compare(cuts, ways), list(ablation.notes)
+    effects = baseline.compare(cuts, ways)
+    notes = list(ablation.notes)
     if any(cut.queries is None for cut in cuts) and len(ways) == 2:
         notes.append(f"heads that are cut entirely output {'0' if options.replacement == 'zero' else 'their mean'}")
     parts = []
@@ -55,9 +56,11 @@ def survey_effects(
     run: RunConfig, options: AblationOptions, progress: ProgressCallback | None = None, session: Session | None = None
 ) -> EffectSurvey:
     """Do what `attnscope ablate --each` does, without printing."""
-    ablation, unit = _opened(run, options, progress, session), options.each
+    ablation = _opened(run, options, progress, session)
+    unit = options.each
     assert unit is not None
-    edges, spans = unit == "edge", unit == "span"
+    edges = unit == "edge"
+    spans = unit == "span"
     numbers, cuts = ablation.span_cuts() if spans else ([], ablation.units())
     baseline = run_uncut(ablation, cuts, len(cuts))
     weights = baseline.weights(cuts)  # as reported: ranks are of these
@@ -65,12 +68,15 @@ def survey_effects(
     if edges:  # an edge that the mask forbids has no weight, so cutting it changes nothing
         kept = np.flatnonzero(weights > 0).tolist()
         if not kept:
-            message, hint = f"none of the {len(cuts):,} edges has any weight", "select other heads, queries or keys"
+            message = f"none of the {len(cuts):,} edges has any weight"
+            hint = "select other heads, queries or keys"
             raise UsageError(message, where=arg("each", "edge"), hint=hint)
         if len(kept) < len(cuts):
             notes.append(f"{len(cuts) - len(kept):,} of {len(cuts):,} edges have no weight and are left out")
-        cuts, weights = [cuts[n] for n in kept], weights[kept]
-    ways, effects = options.ways(edges=edges or spans), []
+        cuts = [cuts[n] for n in kept]
+        weights = weights[kept]
+    ways = options.ways(edges=edges or spans)
+    effects = []
     for way in ways:
         doing = {"patch": "patching", "resample": "resampling"}.get(way[0], "cutting")
         step = f"{doing} {unit}s" + (f", {way[0]}" if len(ways) > 1 else "")

@@ -142,7 +142,8 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
     """Present cosine and change of final hidden states; in a long text, of the tokens that change most."""
     several = len(ablation.effects) > 1
     largest = np.max([effect.change for effect in ablation.effects], axis=0)
-    count, moved = len(ablation.tokens), largest >= _UNCHANGED * np.maximum(ablation.norms, np.finfo(np.float32).tiny)
+    count = len(ablation.tokens)
+    moved = largest >= _UNCHANGED * np.maximum(ablation.norms, np.finfo(np.float32).tiny)
     if not moved.any():
         text = f"  no token's changes by {_UNCHANGED:.2%} of its length or more".replace("%", " %")
         yield paragraph((Span("final hidden state", "title"), Span(text)))
@@ -152,7 +153,8 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
     if len(rows) == moved.sum() < count:
         named = "the only token" if len(rows) == 1 else f"the {len(rows)} tokens"
         which = f"of {named} of {count:,} that it changes"
-    columns, form = list[Column](), f"z.{settings.precision}f"
+    columns = list[Column]()
+    form = f"z.{settings.precision}f"
     for effect in ablation.effects:
         norms = zip(effect.change[rows].tolist(), ablation.norms[rows].tolist(), strict=True)
         relative = [f"{100 * change / norm:.1f} %" if norm else "–" for change, norm in norms]
@@ -173,7 +175,9 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
 
 def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Draw the effect of every unit, and how well weights predict it."""
-    meaning, where, name = _HIDDEN if effects.kl is None else _KL, _where(survey), _HOW[effects.how][0]
+    meaning = _HIDDEN if effects.kl is None else _KL
+    where = _where(survey)
+    name = _HOW[effects.how][0]
     doing = {"patch": "patching", "resample": "resampling"}.get(effects.how, "cutting")
     caption = note(f"{meaning}, {where}, if {_replaced(effects.how, survey.unit)}")
     if survey.targets:
@@ -190,7 +194,8 @@ def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) 
         yield Table("layer", [Column(_HEADINGS[effects.ranked_by], sizes)], labels=labels)
     if effects.correlation is not None:
         count = f"Spearman, {len(survey.layers):,} {survey.unit}s"
-        value, effect = formatted(effects.correlation, "z.2f"), "size of the effect" if survey.targets else "effect"
+        value = formatted(effects.correlation, "z.2f")
+        effect = "size of the effect" if survey.targets else "effect"
         yield paragraph(ours(f"rank correlation of weight and {effect} {value} ({count})"))
 
 
@@ -206,7 +211,8 @@ def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings
     """List the units with the largest effects, with weights and ranks by weight."""
     order = survey.order()[: listing.top or _LISTED]
     by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
-    digits, several = settings.precision, len(survey.effects) > 1
+    digits = settings.precision
+    several = len(survey.effects) > 1
     columns = []
     for effects in survey.effects:
         heading = _HOW[effects.how][0] if several else _HEADINGS[effects.ranked_by]
@@ -236,7 +242,8 @@ def _label(survey: EffectSurvey, n: int) -> Spans:
     head = f"L{survey.layers[n]}" if survey.unit == "layer" else f"L{survey.layers[n]}H{survey.heads[n]}"
     if survey.unit != "edge":
         return ours(head)
-    query, key = survey.queries[n], survey.keys[n]
+    query = survey.queries[n]
+    key = survey.keys[n]
     sides = zip(survey.word_names(), (survey.tokens, survey.sources), (query, key), strict=True)
     names = [
         Span(words[position], origin="token") if position in words else token_span(tokens, position)

@@ -52,7 +52,8 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
             probability = f"  log₂ p = {formatted(survey.log_probability, f'z.{settings.precision}f')}"
         count = f" · {counted(len(survey.answer), 'token')}"
         lines.append(("answer", (*untrusted(text, "bold"), *ours(f"{probability}{count}", "dim"))))
-    first, last = survey.rows[0], survey.rows[-1]
+    first = survey.rows[0]
+    last = survey.rows[-1]
     rows = f"{len(survey.rows)} tokens, {first} to {last}" if last > first else f"token {first}"
     which = "which predict the answer" if survey.answer and first == survey.answer[0] - 1 else "which --query names"
     lines.append(("cut off", note(f"{rows}, {which if survey.answer or len(survey.rows) > 1 else 'the last'}")))
@@ -62,7 +63,8 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
 def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) -> Table:
     order = survey.order()[: listing.top or _LISTED]
     by_weight = np.argsort(np.argsort(-survey.weights, kind="stable"), kind="stable") + 1
-    digits, columns = settings.precision, list[Column]()
+    digits = settings.precision
+    columns = list[Column]()
     looks: tuple[tuple[Look, str], ...] = ("", ""), ("dim", " (0)")
     for (look, end), effects in zip(looks, survey.effects, strict=False):
         shown = {"hidden": effects.hidden} if effects.kl is None else {"KL": effects.kl}

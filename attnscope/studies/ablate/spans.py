@@ -38,7 +38,8 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
         what, last = ("chat", "last message") if run.texts[0].turns else ("text", "span 'answer'")
         hint = f"remove {arg(name)}, or the {what}'s {last}"
         raise UsageError(f"the {what} ends with an answer", where=arg(name), hint=hint)
-    warnings, tokens = list[str](), None
+    warnings = list[str]()
+    tokens = None
     predicts = prediction_kind(run, source, run.mask) == "next"
     count = options.generate if options.generate is not None else _GENERATED * (predicts and run.query is None)
     if options.answer is not None:

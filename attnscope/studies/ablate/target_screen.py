@@ -45,7 +45,8 @@ def target_name(targets: Sequence[LogitTarget]) -> Spans:
 
 def before_target(study: Ablation | EffectSurvey, settings: DisplaySettings) -> str:
     """Describe the logit, or the difference of two, without a cut and in the text to patch from."""
-    here, there = logit_of(study.targets), logit_of(study.targets, other=True)
+    here = logit_of(study.targets)
+    there = logit_of(study.targets, other=True)
     assert here is not None
     form = f"z.{settings.precision}f"
     if there is None:
@@ -63,10 +64,12 @@ def changed_target(ablation: Ablation, names: dict[str, str], settings: DisplayS
     after = [effect.target or 0.0 for effect in ablation.effects]
     there = logit_of(ablation.targets, other=True)
     labels = [ours("without the cut" if there is None else "the text"), *(ours(names[e.how]) for e in ablation.effects)]
-    logits, changes = [before, *(before + change for change in after)], ["", *(signed(c, digits) for c in after)]
+    logits = [before, *(before + change for change in after)]
+    changes = ["", *(signed(c, digits) for c in after)]
     if there is not None:
         labels.append(ours("the other text"))
-        logits, changes = [*logits, there], [*changes, signed(there - before, digits)]
+        logits = [*logits, there]
+        changes = [*changes, signed(there - before, digits)]
     shown = [formatted(value, f"z.{digits}f") for value in logits]
     heading = "logit" if len(ablation.targets) == 1 else "difference"
     yield Table("", [Column(heading, shown), Column("change", changes)], labels=labels)

@@ -28,7 +28,8 @@ class UncutStates:
         The cosine with a state of 0 is NaN, and so is a change relative to one.
         """
         chosen = slice(None) if rows is None else list(rows)
-        before, after = self.hidden[chosen], to_float64(self._engine.final_states(hidden))
+        before = self.hidden[chosen]
+        after = to_float64(self._engine.final_states(hidden))
         norms = before.norm(dim=-1)
         change = (after - before).norm(dim=-1)
         cosine = (after * before).sum(-1) / (after.norm(dim=-1) * norms)
@@ -43,7 +44,8 @@ class UncutStates:
         assert self.log_probabilities is not None
         share = self.log_probabilities.exp()  # (P, V)
         entropy = (share * self.log_probabilities).sum(-1)  # (P,), negative
-        rows, divergences = hidden.flatten(0, 1), []
+        rows = hidden.flatten(0, 1)
+        divergences = []
         step = max(1, LOGITS // share.shape[1])
         for n in range(0, len(rows), step):
             after = to_float64(self._engine.logits(rows[n : n + step]))
@@ -54,7 +56,8 @@ class UncutStates:
 
     def log_probability(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the log-probability in bits, (V,), of what follows the positions, from final states (V, P, D)."""
-        rows, log_probabilities = hidden.flatten(0, 1), []
+        rows = hidden.flatten(0, 1)
+        log_probabilities = []
         ids = torch.tensor(targets).repeat(len(hidden))
         step = max(1, LOGITS // self.log_probabilities.shape[1]) if self.log_probabilities is not None else 1
         for n in range(0, len(rows), step):
@@ -64,7 +67,8 @@ class UncutStates:
 
     def target_logits(self, hidden: Tensor, targets: Sequence[int]) -> Tensor:
         """Return the mean logit of every target, (V, targets), float64, from final states (V, P, D)."""
-        rows, logits = hidden.flatten(0, 1), []
+        rows = hidden.flatten(0, 1)
+        logits = []
         step = max(1, LOGITS // self._engine.logits(rows[:1]).shape[1])
         for n in range(0, len(rows), step):
             logits.append(to_float64(self._engine.logits(rows[n : n + step]))[:, list(targets)])

@@ -75,7 +75,8 @@ def _masked(layer: LayerStages) -> Tensor:
 
 
 def _scaled(layer: LayerStages) -> Tensor:
-    spec, scores = layer.inputs.spec, layer.stages["scores"]
+    spec = layer.inputs.spec
+    scores = layer.stages["scores"]
     expected = scores.double() * spec.scale
     if spec.softcap is not None:
         expected = spec.softcap * torch.tanh(expected / spec.softcap)
@@ -105,7 +106,8 @@ def sdpa_difference(layer: LayerStages) -> Tensor:
 
     The kernel has no soft-caps. A sink is an additional key, whose score is the sink's logit and whose value is 0.
     """
-    spec, groups = layer.inputs.spec, layer.inputs.q.shape[1] // layer.inputs.k.shape[1]
+    spec = layer.inputs.spec
+    groups = layer.inputs.q.shape[1] // layer.inputs.k.shape[1]
     q = layer.inputs.q.float()
     k, v = (x.float().repeat_interleave(groups, dim=1) for x in (layer.inputs.k, layer.inputs.v))
     added = torch.zeros_like(layer.stages["scores"])

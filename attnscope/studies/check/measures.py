@@ -16,7 +16,8 @@ def largest_difference(computed: Tensor, reference: Tensor, *, absolute: bool = 
     divided by the largest magnitude of the layer where that is above 1. Where one is −inf or NaN and the other is not,
     the difference is infinite.
     """
-    computed, reference = to_float64(computed), to_float64(reference)
+    computed = to_float64(computed)
+    reference = to_float64(reference)
     equal = (computed == reference) | (computed.isnan() & reference.isnan())
     finite = computed.isfinite() & reference.isfinite()
     gap = (computed - reference).abs().masked_fill(~finite, torch.inf).masked_fill(equal, 0.0)
@@ -39,7 +40,8 @@ def make_check(
     limit_of = _each(limits, deviations)
     worst = [float(deviation.max()) for deviation in deviations]
     at = max(range(len(worst)), key=lambda i: worst[i] / max(limit_of[i], 1e-300))
-    value, limit = worst[at], limit_of[at]
+    value = worst[at]
+    limit = limit_of[at]
     where = f"L{layers[at % len(layers)]}H{int(deviations[at].argmax())}" if value > 0 else None
     measured = value if value < float("inf") else None
     return Check(name, "pass" if value <= limit else "fail", measured, limit, where, note)

@@ -39,7 +39,9 @@ class StageRecorder(Recorder):
         self, n_heads: int, n_queries: int, n_keys: int, *, include_masked: bool = True, projects: bool = False
     ) -> None:
         super().__init__(range(n_heads), range(n_queries))
-        self._keys, self._include_masked, self._projects = n_keys, include_masked, projects
+        self._keys = n_keys
+        self._include_masked = include_masked
+        self._projects = projects
         self.seen: LayerStages | None = None
         self._making = Lock()
 
@@ -54,7 +56,8 @@ class StageRecorder(Recorder):
         with self._making:
             if self.seen is None:
                 self.seen = self._empty(tile)
-        rows, keys = slice(tile.q0, tile.q1), slice(tile.k0, tile.k1)
+        rows = slice(tile.q0, tile.q1)
+        keys = slice(tile.k0, tile.k1)
         for stage in STAGES:
             where = slice(None) if stage == "output" else keys
             self.seen.stages[stage][:, tile.heads, rows, where] = tile.stage(stage)

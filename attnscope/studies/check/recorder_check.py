@@ -45,7 +45,8 @@ class Selection:
 
 def selections(n_heads: int, n_queries: int) -> list[Selection]:
     """Return the selections to check: everything, a few neighbours, and rows that are not neighbours."""
-    heads, rows = list(range(n_heads)), list(range(n_queries))
+    heads = list(range(n_heads))
+    rows = list(range(n_queries))
     return [
         Selection(heads, rows, "weight", special=True, pool=max(1, n_queries * 2 // 3)),
         Selection(heads[: max(1, n_heads // 2)], rows[-1:], "weight", special=True),
@@ -131,7 +132,8 @@ class RecomputedHead:
         self._weights = np.where(self._dead[:, None], 0.0, _numpy(seen.stages["weights"][0, head]))
         sink = np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
         self._sink = None if seen.inputs.spec.sinks is None else sink
-        self._sources, self._special = sources, np.array([token.special for token in sources])
+        self._sources = sources
+        self._special = np.array([token.special for token in sources])
         self._self_attention = self_attention
         value = _numpy(seen.inputs.v[0, head // (seen.inputs.q.shape[1] // seen.inputs.v.shape[1])])  # (K, Ev)
         self._norms = {"weight": np.ones(len(value)), "value": np.linalg.norm(value, axis=-1)}
@@ -231,7 +233,8 @@ def _apart(recorded: Array, expected: Array) -> float:
 
     NaN equals NaN alone.
     """
-    a, b = np.asarray(recorded, np.float64), np.asarray(expected, np.float64)
+    a = np.asarray(recorded, np.float64)
+    b = np.asarray(expected, np.float64)
     if not np.array_equal(np.isnan(a), np.isnan(b)):
         return np.inf
     gap = float(np.fmax.reduce(np.abs(a - b), axis=None, initial=0.0))

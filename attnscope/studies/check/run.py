@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from attnscope.engines.transformers.loading import TransformersModel
 
 EXACT = 1e-5  # invariants concern float32 arithmetic, whatever the dtype of the model
-_OWN, _EAGER = parse_mask("own"), "eager transformers"
+_OWN = parse_mask("own")
+_EAGER = "eager transformers"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,10 @@ def check(
 
         return load_reference(source.folder or model, getattr(torch, run.dtype), device, source.part)
 
-    texts, results, differing, mask = list[CheckedText](), list[list[Check]](), list[list[Differences]](), ""
+    texts = list[CheckedText]()
+    results = list[list[Check]]()
+    differing = list[list[Differences]]()
+    mask = ""
     for number, (text, text_plan) in enumerate(named):
         exact = EXACT if tolerance is None else tolerance
         job = _CheckedModel(source, model, reference, text_plan, device, run.dtype, exact, tolerance)
@@ -219,13 +223,16 @@ def _tiled(job: _CheckedModel, alone: Sequence[LayerStages], bounds: Callable[[]
     """Compare tiles of three rows, with only the keys that they may see, with one tile of everything."""
     engine = job.engine(tile_elements=3 * alone[0].stages["scores"].shape[3])
     tiled = record_stages(engine, job.batch(), include_masked=False)
-    name, stages = "computing in tiles changes nothing", ("masked", "weights", "output")
+    name = "computing in tiles changes nothing"
+    stages = ("masked", "weights", "output")
     return job.judge(len(alone), lambda limits: [_compare(name, tiled, alone, stages, limits)], bounds)[0]
 
 
 def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
     """Compare the first half of the text by itself with the same tokens in the whole text, and beside it in a batch."""
-    prefix, padded, tokens = "a prefix does not see what follows", "padding changes nothing", job.text_plan.tokens
+    prefix = "a prefix does not see what follows"
+    padded = "padding changes nothing"
+    tokens = job.text_plan.tokens
     if len(tokens) < 2:
         return [skipped_check(name, "the text is one token") for name in (prefix, padded)]
     half = tokens[: len(tokens) // 2]
@@ -252,7 +259,8 @@ def _sees_on(job: _CheckedModel, alone: Sequence[LayerStages]) -> str | None:
 
 
 def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, list[Differences]]:
-    reference, name = "scaled_dot_product_attention", "equals PyTorch's SDPA"
+    reference = "scaled_dot_product_attention"
+    name = "equals PyTorch's SDPA"
     if any(layer.inputs.spec.softcap is not None for layer in alone):
         return skipped_check(name, "it has no soft-cap"), []
     gaps = [sdpa_difference(layer) for layer in alone]
@@ -263,7 +271,8 @@ def _kernel(job: _CheckedModel, alone: Sequence[LayerStages]) -> tuple[Check, li
 def _transformers(
     job: _CheckedModel, alone: Sequence[LayerStages], bounds: Callable[[], Limits]
 ) -> tuple[list[Check], list[Differences]]:
-    name, source = f"equals {_EAGER}", job.source
+    name = f"equals {_EAGER}"
+    source = job.source
     if source.family == "config":
         return [skipped_check(name, "a TOML stack is not a transformers model")], []
     if job.model.stream:

@@ -32,7 +32,8 @@ def drawn_text(source: ModelSource, plans: Sequence[TextPlan]) -> tuple[str, Tex
     ids = [number for number in source.tokenizer.ordinary_ids() if number < source.config.vocab_size]
     if not ids:
         return None
-    longest, random = max(plans, key=lambda plan: len(plan.tokens)), Random(0)
+    longest = max(plans, key=lambda plan: len(plan.tokens))
+    random = Random(0)
     tokens = [
         token if token.special else Token(random.choice(ids), "", "", type_id=token.type_id, segment=token.segment)
         for token in longest.tokens

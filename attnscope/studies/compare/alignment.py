@@ -13,7 +13,8 @@ MAX_CELLS = 1 << 26  # largest number of token pairs to compare: a quarter of a 
 
 def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
     """Return positions of a longest common subsequence of two texts' pieces (Wagner and Fischer, 1974)."""
-    a, b = [t.piece for t in first], [t.piece for t in second]
+    a = [t.piece for t in first]
+    b = [t.piece for t in second]
     shortest = min(len(a), len(b))
     start = next((i for i in range(shortest) if a[i] != b[i]), shortest)
     remaining = shortest - start
@@ -37,11 +38,14 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
     for i in range(len(a) - 1, -1, -1):
         taken = np.where(right == codes[a[i]], longest[i + 1, 1:] + 1, longest[i + 1, :-1])
         longest[i, :-1] = np.maximum.accumulate(taken[::-1])[::-1]
-    pairs, i, j = [], 0, 0
+    pairs = []
+    i = 0
+    j = 0
     while i < len(a) and j < len(b):
         if a[i] == b[j]:
             pairs.append((i, j))
-            i, j = i + 1, j + 1
+            i = i + 1
+            j = j + 1
         elif longest[i + 1, j] >= longest[i, j + 1]:
             i += 1
         else:
@@ -60,7 +64,8 @@ def pair_replaced(
     ends = [(-1, -1), *shared, (len(first), len(second))]
     pairs = list(shared)
     for (i, j), (i_end, j_end) in pairwise(ends):
-        first_run, second_run = range(i + 1, i_end), range(j + 1, j_end)
+        first_run = range(i + 1, i_end)
+        second_run = range(j + 1, j_end)
         one_word = _is_word([first[p] for p in first_run]) and _is_word([second[p] for p in second_run])
         if len(first_run) == len(second_run) or one_word:
             pairs += [

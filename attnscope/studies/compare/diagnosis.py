@@ -23,7 +23,9 @@ from attnscope.run.session import ProgressCallback, Session, inspect, prepare
 from attnscope.studies.compare.runs import compare_runs
 from attnscope.studies.compare.tolerance import Tolerance
 
-_EXACT, _NARROW = 1e-4, 2e-2  # largest differences of weights that rounding explains: of float32, and of 16 bits
+# largest differences of weights that rounding explains: of float32, and of 16 bits
+_EXACT = 1e-4
+_NARROW = 2e-2
 _ROWS = 256  # rows of a text that settings are tried on
 _SAME = 1e-6  # relative difference of numbers that are the same setting
 _MODEL_FIELDS = ("model", "config", "adapter", "tokenizer", "ignore_key", "trust_config", "part", "dtype", "engine")
@@ -124,7 +126,8 @@ class _Trial:
     """Try settings of a model on given queries and keys; weights agree up to `limit`."""
 
     def __init__(self, run: RunConfig, session: Session, arrays: GivenArrays, limit: float) -> None:
-        longest, rows = max(len(tokens) for _, tokens in arrays.texts), None
+        longest = max(len(tokens) for _, tokens in arrays.texts)
+        rows = None
         known = _given_rows(arrays) if any(arrays.first_queries) else list(range(longest))
         if len(known) > _ROWS or len(known) < longest:
             places = np.linspace(0, len(known) - 1, min(_ROWS, len(known)), dtype=int)
@@ -134,7 +137,9 @@ class _Trial:
         self._run = msgspec.structs.replace(
             run, **kept, query=rows, key=None, auto_key=None, layer=layers, head=ALL, predict=False
         )
-        self._session, self._arrays, self._limit = session, arrays, limit
+        self._session = session
+        self._arrays = arrays
+        self._limit = limit
         self._reference = inspect(self._run, session=session)
         self._model, masks = self._model_settings()
         self._own_masks = _split({layer: arrays.config().mask_of(layer) for layer in arrays.layers})
@@ -167,14 +172,16 @@ class _Trial:
         """Return the smallest set of settings that makes the weights agree, and the remaining difference."""
         if given.size <= self._limit:
             return [], given
-        best, left = list(names), self._gap(set(names))
+        best = list(names)
+        left = self._gap(set(names))
         attempts = [[*names, "rope"], [*names, SCALED_ALREADY], [*names, "rope", SCALED_ALREADY]]
         for attempt in attempts if left.size > self._limit else ():
             if "rope" in attempt and not any(settings.rope for settings in self._model.values()):
                 continue
             gap = self._gap(set(attempt))
             if gap.size <= self._limit:
-                best, left = [name for name in attempt if name != "scale" or SCALED_ALREADY not in attempt], gap
+                best = [name for name in attempt if name != "scale" or SCALED_ALREADY not in attempt]
+                left = gap
                 break
         if left.size > self._limit:
             return [], left
@@ -182,7 +189,8 @@ class _Trial:
             kept = [setting for setting in best if setting != name]
             gap = self._gap(set(kept))
             if gap.size <= self._limit:
-                best, left = kept, gap
+                best = kept
+                left = gap
         return best, left
 
     def _differing(self) -> dict[str, tuple[str, str]]:
@@ -269,7 +277,8 @@ def _spell_value(name: str, value: Any) -> str:
 
 def _compared(reference: Report, other: Report, stage: str, limit: float) -> _Gap:
     """Return the largest difference of a stage between two reports of the same tokens; of scores, a share."""
-    limit, scale = max(limit, 1e-3) if stage == "scores" else limit, 1.0
+    limit = max(limit, 1e-3) if stage == "scores" else limit
+    scale = 1.0
     if stage == "scores":
         every = (np.abs(head.stages[stage]).max(initial=1.0) for text in reference.texts for head in text.heads)
         scale = float(max(every, default=1.0))

@@ -60,7 +60,8 @@ def compare_sides(
 
 
 def _texts(axis: str, first: Side, second: Side) -> "list[_Text]":
-    first_texts, second_texts = first.report.texts, second.report.texts
+    first_texts = first.report.texts
+    second_texts = second.report.texts
     if len(first_texts) != len(second_texts):
         message = f"'{first.label}' has {len(first_texts)} texts, '{second.label}' has {len(second_texts)}"
         raise AttnscopeError(message, hint="compare reports of the same texts")
@@ -100,7 +101,8 @@ class _Text:
         if self.axis not in ("text", "report"):
             return self.shared
         a, b = self.shared
-        tokens, sources = list(zip(a.tokens, b.tokens, strict=True)), list(zip(a.sources, b.sources, strict=True))
+        tokens = list(zip(a.tokens, b.tokens, strict=True))
+        sources = list(zip(a.sources, b.sources, strict=True))
         return self._pairs(
             pair_replaced(self.a.tokens, self.b.tokens, tokens), pair_replaced(self.a.sources, self.b.sources, sources)
         )
@@ -218,8 +220,10 @@ def pooled_change(
     if not same_tokens or not same_sources or a.pooled.weights.shape != b.pooled.weights.shape:
         hint = f"select rows with {arg('query')}, or use the same text and the same {arg('pool')}"
         raise AttnscopeError("maps of different tokens or runs cannot be compared", where=str(a.ref), hint=hint)
-    none, empty = np.zeros(0, dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
-    before, after = a.pooled.weights.astype(np.float64), b.pooled.weights.astype(np.float64)
+    none = np.zeros(0, dtype=np.float32)
+    empty = np.zeros((0, 0), dtype=np.float32)
+    before = a.pooled.weights.astype(np.float64)
+    after = b.pooled.weights.astype(np.float64)
     maps = MatrixPair("pooled", before, after, a.pooled.queries, a.pooled.keys)
     change = HeadChange(
         text=number, first=a.ref, second=b.ref, queries=[], keys=[], only_first=[], only_second=[],
@@ -237,7 +241,8 @@ def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
 
 
 def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
-    here, there = set(first), set(second)
+    here = set(first)
+    there = set(second)
     return [(i, j) for i, j in pairs if i in here and j in there]
 
 
@@ -330,14 +335,17 @@ def _head_change(
     shown = [n for n, key in enumerate(first.keys) if key in wanted]
     weights = [side.weights(head) for side, head in both]
     before, after = (matrix[:, side.columns] for matrix, side in zip(weights, sides, strict=True))
-    moved, partial = after - before, None  # over aligned keys
+    # over aligned keys
+    moved = after - before
+    partial = None
     if first.whole and second.whole:
         # the same outcomes on both sides: aligned keys, the first side's own, the second's own, and the sink
         own, other = (matrix[:, side.own_keys] for matrix, side in zip(weights, sides, strict=True))
         sinks = [side.sink(head) for side, head in both]
         p = np.hstack([before, own, np.zeros_like(other), sinks[0]])
         q = np.hstack([after, np.zeros_like(own), other, sinks[1]])
-        apart, divergence = 0.5 * np.abs(q - p).sum(-1), jensen_shannon(p, q)
+        apart = 0.5 * np.abs(q - p).sum(-1)
+        divergence = jensen_shannon(p, q)
         gained, gain = _largest(np.hstack([moved, other]), second.keys + second.own_keys)
         lost, loss = _largest(np.hstack([-moved, own]), first.keys + first.own_keys)
     else:
@@ -406,7 +414,8 @@ def _entered(before: tuple[_Aligned, HeadReport], after: tuple[_Aligned, HeadRep
     (first, x), (second, y) = before, after
     if not _same_ranking(x, y):
         return [[] for _ in second.queries]
-    ranks, there = min(x.top.keys.shape[1], y.top.keys.shape[1]), dict(zip(first.sources, second.sources, strict=True))
+    ranks = min(x.top.keys.shape[1], y.top.keys.shape[1])
+    there = dict(zip(first.sources, second.sources, strict=True))
     old, new = (head.top.keys[side.rows, :ranks].tolist() for side, head in (before, after))
     return [
         [key for key in row if key >= 0 and key not in carried]

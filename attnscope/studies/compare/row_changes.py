@@ -51,5 +51,6 @@ def row_changes(
     formulas.append((Span("difference: "), *difference.title, *own, *bar))
     largest = max(map(abs, bars)) or 1.0
     which = f"the {len(listed)} keys whose weight changes most; {show_all} lists all"
-    keys, shares = difference.columns.select(listed), [bar / largest for bar in bars]
+    keys = difference.columns.select(listed)
+    shares = [bar / largest for bar in bars]
     yield from row_table(difference.rows, keys, shown, shares, formulas, len(omitted), which)

@@ -67,7 +67,8 @@ def compare_runs(
     # All measures but worst cells need the weights.
     runs = [(label, replace(run, stages=tuple(dict.fromkeys((*run.stages, "weights"))))) for label, run in runs]
     session = session or Session([text for _, run in runs for text in run.texts], progress)
-    columns, typed = None, any(selection is not None for selection in (runs[0][1].query, key))
+    columns = None
+    typed = any(selection is not None for selection in (runs[0][1].query, key))
     if axis == "text" and typed and all(len(run.texts) == 1 for _, run in runs):
         runs, columns = _found_in_either(runs, key, session)
     unmatched: list[str] = []
@@ -184,7 +185,8 @@ def _found_in_either(
             raise UsageError(f"'{named}' has no counterpart in another text", where=option)
         return [sorted(numbers) for numbers in (first, *other_positions)]
 
-    changes, columns = [dict[str, PositionSelection]() for _ in runs], None
+    changes = [dict[str, PositionSelection]() for _ in runs]
+    columns = None
     for field, named in (("query", runs[0][1].query), ("auto_key", None if texts[0].context is not None else key)):
         if named is not None:
             of_sides = positions(named, arg(field.removeprefix("auto_")))

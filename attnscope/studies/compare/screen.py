@@ -81,7 +81,8 @@ def present_comparison(
 
     `before_heads`: parts that precede what is about heads.
     """
-    heat, verdict = display.format == "heat", display.format == "verdict"
+    heat = display.format == "heat"
+    verdict = display.format == "verdict"
     if not settings.verbose:
         comparison = with_short_labels(comparison)
     if not verdict:
@@ -247,7 +248,8 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     used = {side.report.mask.what_if for side in comparison.sides} - {None}
     if comparison.axis not in ("mask", "hide"):
         for side in comparison.sides[1:]:
-            mask, own = side.report.mask, own_mask_name(side.report.provenance)
+            mask = side.report.mask
+            own = own_mask_name(side.report.provenance)
             if describe_used(mask) != describe_used(first.mask):
                 lines.append(("mask", (*untrusted(side.label), Span(": "), *describe_mask(mask, own))))
     elif used and first.mask.what_if is None:
@@ -300,7 +302,9 @@ class _ShownHead:
 
     def present(self) -> Iterator[ViewPart]:
         """Present what differs."""
-        head, sides, settings = self.head, self.sides, self.settings
+        head = self.head
+        sides = self.sides
+        settings = self.settings
         same = head.first == head.second
         which = str(head.first) if same else f"{head.first} → {head.second}"
         where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
@@ -349,7 +353,8 @@ class _ShownHead:
         if few and _largest_change(self.head) == 0:  # there are no rows where most moves
             yield from self._moves()
             return
-        shown, left_out = self, dict[str, tuple[str, int, int]]()
+        shown = self
+        left_out = dict[str, tuple[str, int, int]]()
         if "query" in few:
             rows = _largest(np.abs(self._differences(columns)).sum(1), FEW)
             shown = replace(self, head=take(self.head, "query", rows))
@@ -405,12 +410,14 @@ class _ShownHead:
 
     def _weights(self, side: int, columns: "Columns") -> Panel:
         """Return the weights of one side over the aligned tokens and its tokens without a counterpart."""
-        text, fully_masked = self.reports[side], self.heads[side].fully_masked
+        text = self.reports[side]
+        fully_masked = self.heads[side].fully_masked
         keys = sorted(key for column in columns if (key := column[side]) is not None)
         matrix = self._on_keys(side, keys)
         masked = [pair[side] in fully_masked for pair in self.head.queries]
         axes = self._rows(side), token_axis(source_kind(text), text.sources, keys)
-        caption, label = ours("weights"), untrusted(self.sides[side].label)
+        caption = ours("weights")
+        label = untrusted(self.sides[side].label)
         pictured = (*caption, *ours(f"; {NOT_ALLOWED} is exactly zero")) if (matrix == 0).any() else caption
         return matrix_panel(matrix, masked, axes, label, caption, self.settings, pictured=pictured)
 
@@ -419,7 +426,9 @@ class _ShownHead:
         axis = both_axis(source_kind(first), first.sources, second.sources, columns)
         labels = (*untrusted(self.sides[1].label), Span(" − "), *untrusted(self.sides[0].label))
         masked = (np.isnan(self.head.entropy[0]) | np.isnan(self.head.entropy[1])).tolist()
-        axes, name, matrix = (self._rows(), axis), "difference", self._differences(columns)
+        axes = (self._rows(), axis)
+        name = "difference"
+        matrix = self._differences(columns)
         return matrix_panel(matrix, masked, axes, labels, ours(name), self.settings, name=name)
 
     def _on_keys(self, side: int, keys: Sequence[int | None]) -> Matrix:
@@ -458,7 +467,8 @@ class _ShownHead:
         return Span(f"{_number(*pair)} "), _both(self.reports[0].tokens, self.reports[1].tokens, pair)
 
     def _move(self, n: int, cells: int) -> list[Spans]:
-        head, name = self.head, self._name(self.head.queries[n])
+        head = self.head
+        name = self._name(self.head.queries[n])
         if np.isnan(head.entropy[:, n]).any():
             return [name, ours("masked"), *([()] * (cells - 2))]
 
@@ -469,7 +479,8 @@ class _ShownHead:
             return [name, both(head.partial.outside), both(head.future), both(head.entropy)]
         gains = _side_of_move(self.reports[1], head.gained[n], float(head.gain[n]), "+")
         loses = _side_of_move(self.reports[0], head.lost[n], float(head.loss[n]), MINUS)
-        moved, divergence = ours(f"{head.total_variation[n]:.2f}"), ours(f"{head.jensen_shannon[n]:.2f}")
+        moved = ours(f"{head.total_variation[n]:.2f}")
+        divergence = ours(f"{head.jensen_shannon[n]:.2f}")
         return [name, moved, divergence, both(head.future), both(head.entropy), gains, loses]
 
     def _top(self, n: int) -> list[Spans]:
@@ -477,9 +488,11 @@ class _ShownHead:
 
         Empty if there are none.
         """
-        pair, cells = self.head.queries[n], list[Spans]()
+        pair = self.head.queries[n]
+        cells = list[Spans]()
         for side, positions in enumerate((self.head.left[n], self.head.entered[n])):
-            text, top = self.reports[side], self.heads[side].top
+            text = self.reports[side]
+            top = self.heads[side].top
             row = text.queries.index(pair[side])
             listed = [
                 position
@@ -524,10 +537,12 @@ def shown_columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
     count = len(reports[0].sources)
     if head.partial is None and len(head.keys) + len(head.only_first) == count:
         columns += [(i, None) for i in head.only_first] + [(None, j) for j in head.only_second]
-        firsts, seconds = [*(i for i, _ in head.keys), count], [j for _, j in head.keys]
+        firsts = [*(i for i, _ in head.keys), count]
+        seconds = [j for _, j in head.keys]
 
         def place(column: tuple[int | None, int | None]) -> tuple[int, int, int]:
-            i, j = column[0], column[1] or 0
+            i = column[0]
+            j = column[1] or 0
             # a token of the second side alone is before the next shared one
             return (firsts[bisect(seconds, j)], -1, j) if i is None else (i, 0, 0)
 

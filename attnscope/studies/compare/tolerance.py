@@ -96,7 +96,8 @@ class Judge:
             if not pair.first.size:
                 continue
             excess = pair.excess(self.tolerance.relative)
-            beyond, cell = int((excess > self.tolerance.absolute).sum()), pair.worst(self.tolerance.relative)
+            beyond = int((excess > self.tolerance.absolute).sum())
+            cell = pair.worst(self.tolerance.relative)
             if beyond and isinstance(layer, int):
                 self._layers.add(layer)
             verdict = StageVerdict(pair.stage, excess.size, beyond, side, text, *heads, cell, pair.scale)
@@ -110,7 +111,9 @@ class Judge:
             sums = {name: sum(getattr(seen, name) for _, seen in of_heads_seen) for name in ("compared", "beyond")}
             stages.append(replace(worst, **sums))
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
-        tolerance, heads, first = self.tolerance, len(self._heads), min(self._layers, default=None)
+        tolerance = self.tolerance
+        heads = len(self._heads)
+        first = min(self._layers, default=None)
         return Verdict(tolerance.absolute, tolerance.relative, passed, stages, list(unmatched), heads, of_heads, first)
 
 

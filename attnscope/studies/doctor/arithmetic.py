@@ -142,7 +142,8 @@ def _float32(exam: Examination) -> torch.nn.Module:
 
 def _bounds(exam: Examination, batch: ExaminedBatch, reference: Outputs) -> dict[str, float]:
     """Return what rounding does to every layer and the logits, measured as in `check.rounding`."""
-    subject, factor = exam.subject, exam.rounding_factor
+    subject = exam.subject
+    factor = exam.rounding_factor
     bounds: dict[str, float] = {}
     sums: list[Tensor | None] = []
     batch = _with_added_mask(batch, subject.dtype)

@@ -130,7 +130,8 @@ class Audit:
 
     def _is_large(self, call: BackendCall) -> bool:
         """Tell whether reading the weights of every layer takes too long."""
-        n_keys, width = call.k.shape[2], call.v.shape[-1]
+        n_keys = call.k.shape[2]
+        width = call.v.shape[-1]
         work = call.q.shape[0] * call.q.shape[1] * call.q.shape[2] * n_keys * (call.q.shape[-1] + width)
         layers = getattr(self.subject.config, "num_hidden_layers", None) or 1
         return bool(work * -(-n_keys // width) * layers > _BUDGET)
@@ -145,7 +146,8 @@ class Audit:
         distance = torch.arange(seen.shape[2], device=device)[:, None] - torch.arange(seen.shape[3], device=device)
         rows = queries.real.to(device)[:, :, None]
         barred_by_mask = keys.padding if keys.attended is None else ~keys.attended
-        padding, stated = keys.padding.to(device)[:, None], barred_by_mask.to(device)[:, None]
+        padding = keys.padding.to(device)[:, None]
+        stated = barred_by_mask.to(device)[:, None]
         has_mask = keys.attended is not None or keys.allowed is not None
         forbidden = {"padding": rows & padding & stated} if has_mask else {}
         forbidden["padding_mask"] = rows & padding & ~stated if has_mask else rows & padding
@@ -199,7 +201,8 @@ class Audit:
         weights = weights_of(call, call.q).masked_fill(~leaks, 0.0)
         value = float(weights.sum(-1).max())
         if not value > 0:
-            weights, value = leaks.float(), 0.0
+            weights = leaks.float()
+            value = 0.0
         row, head, token = _index(weights.sum(-1))  # (B, H, Q)
         key = int(weights[row, head, token].argmax())
         self._worst(self.leaks, name, Finding(value, 0.0, layer_name(call), (row, token, key), head, int(cells.sum())))
@@ -304,7 +307,8 @@ class Formula:
 
     def scaled(self, rounded: "Rounding | None" = None) -> Tensor:
         """Scaled scores, (B, H, Q, K)."""
-        q, k = self.call.q.double(), _wide(self.call.k, self.call.q).double()
+        q = self.call.q.double()
+        k = _wide(self.call.k, self.call.q).double()
         scale = self.call.named.get("scaling")
         scores = q @ k.mT
         if rounded is not None and rounded.seed is not None:
@@ -314,7 +318,8 @@ class Formula:
 
     def weights(self, seed: int | None = None) -> Tensor:
         """Weights, (B, H, Q, K); with a seed, every step is rounded at random to the type of the queries."""
-        call, cap = self.call, self.cap
+        call = self.call
+        cap = self.cap
         rounded = Rounding(call.q.dtype, seed, call.q.device)
         scores = rounded(self.scaled(rounded))
         if cap is not None:
@@ -334,7 +339,8 @@ class Formula:
     def output(self, seed: int | None = None) -> Tensor:
         """Output, (B, H, Q, Ev); see weights."""
         rounded = Rounding(self.call.q.dtype, None if seed is None else seed + 1000, self.call.q.device)
-        weights, v = self.weights(seed), _wide(self.call.v, self.call.q).double()
+        weights = self.weights(seed)
+        v = _wide(self.call.v, self.call.q).double()
         output = weights @ v
         if rounded.seed is not None:
             sums = sqrt(v.shape[2]) * (weights.square() @ v.square()).sqrt() * rounded.of_sum
@@ -346,7 +352,8 @@ class Rounding:
     """Round numbers at random by up to half a step of a type; without a seed, not at all."""
 
     def __init__(self, dtype: torch.dtype, seed: int | None, device: torch.device) -> None:
-        self.seed, self._device = seed, device
+        self.seed = seed
+        self._device = device
         self._unit = float(torch.finfo(dtype).eps) / 2
         self.of_sum = float(torch.finfo(torch.float32).eps) / 2  # all kernels add in float32
         self._generator = torch.Generator().manual_seed(0 if seed is None else seed)
@@ -362,7 +369,8 @@ class Rounding:
 
 def weights_of(call: BackendCall, q: Tensor, **named: Any) -> Tensor:
     """Return the weights that a backend gives these queries, (B, H, Q, K)."""
-    n_keys, width = call.k.shape[2], call.v.shape[-1]
+    n_keys = call.k.shape[2]
+    width = call.v.shape[-1]
     if "dropout" in call.named:
         named = {"dropout": 0.0, **named}
     parts = []
@@ -400,7 +408,8 @@ def layer_name(call: BackendCall) -> str:
 
 def window_of(config: Any, call: BackendCall) -> tuple[int | None, bool]:
     """Return the window that a config gives a layer (None for none), and whether its kind is known."""
-    kinds, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
     number = layer_number(call)
     width = window if isinstance(window, int) and window > 0 else None
     if isinstance(kinds, list | tuple) and number < len(kinds):

@@ -290,7 +290,8 @@ def probe(rows: Sequence[Sequence[int]], side: str, pad: int, *, with_positions:
     mask = torch.zeros_like(ids)
     for n, row in enumerate(rows):
         place = slice(length - len(row), None) if side == "left" else slice(len(row))
-        ids[n, place], mask[n, place] = torch.tensor(row), 1
+        ids[n, place] = torch.tensor(row)
+        mask[n, place] = 1
     given = {"input_ids": ids, "attention_mask": mask}
     positions = None
     if with_positions:

@@ -37,7 +37,8 @@ def _without(exam: Examination, token: str) -> Evidence:
 
 def _ends(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
     """Check that the end token of every text is attended to, and trained."""
-    eos, features = exam.subject.words.special.eos, exam.features if batch.name == "collated" else None
+    eos = exam.subject.words.special.eos
+    features = exam.features if batch.name == "collated" else None
     rows = ((row, _end_of_row(batch, row, eos, features)) for row in range(len(batch.ids)))
     ends = {row: end for row, end in rows if end is not None}
     if not ends:
@@ -108,7 +109,8 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
     if batch.types is not None and int(batch.types.max()) >= rows:
         row, token = (batch.types >= rows).nonzero()[0].tolist()
         largest = int(batch.types.max())
-        where, reason = f"row {row} token {token}", f"type {largest}, and the model has {rows}"
+        where = f"row {row} token {token}"
+        reason = f"type {largest}, and the model has {rows}"
         return wrong(batch.name, largest, rows - 1, where, reason)
     if special.sep is None or rows < 2:
         return unknown(batch.name, "no token separates the texts of a pair, as far as is known")
@@ -133,7 +135,8 @@ def special_tokens(exam: Examination) -> list[Evidence]:
     words = exam.subject.words
     special = words.special
     begin = special.cls if special.cls is not None else special.bos
-    evidence, adds = [], False
+    evidence = []
+    adds = False
     if words.known:
         evidence.append(_doubled_by_tokenizer(exam, begin))
         with_special = words.encode(exam.texts[0])["input_ids"]
@@ -156,7 +159,9 @@ def _doubled_by_tokenizer(exam: Examination, begin: int | None) -> Evidence:
 
 
 def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, adds: bool) -> Evidence:
-    special, missing, starts = exam.subject.words.special, [], 0
+    special = exam.subject.words.special
+    missing = []
+    starts = 0
     for row in range(len(batch.ids)):
         places = batch.real[row].nonzero()[:, 0].tolist()
         ids = batch.ids[row].tolist()
@@ -207,7 +212,8 @@ def labels(exam: Examination) -> list[Evidence]:
 
 def _teacher(batch: ExaminedBatch) -> Evidence:
     """Check that the decoder reads labels shifted by one; otherwise it reads what it should predict."""
-    ids, labels = batch.given.get("decoder_input_ids"), batch.given.get("labels")
+    ids = batch.given.get("decoder_input_ids")
+    labels = batch.given.get("labels")
     if not isinstance(ids, Tensor) or not isinstance(labels, Tensor) or ids.shape != labels.shape:
         return unknown(batch.name, "the model makes decoder_input_ids of the labels itself")
     kept = labels != IGNORED
@@ -269,7 +275,8 @@ def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
             outputs = exam.subject.raw(batch.given, labels=labels.to(exam.subject.device))
     except AttnscopeError:
         return None
-    loss, logits = getattr(outputs, "loss", None), getattr(outputs, "logits", None)
+    loss = getattr(outputs, "loss", None)
+    logits = getattr(outputs, "logits", None)
     if not isinstance(loss, Tensor) or not isinstance(logits, Tensor) or logits.shape[:2] != labels.shape:
         return None
     gaps = []

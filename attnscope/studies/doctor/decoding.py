@@ -46,7 +46,8 @@ def _in_steps(exam: Examination, what: str, sizes: Callable[[int], list[int]]) -
     batches = []
     if not exam.two_halves:
         batches.append(exam.alone(max(exam.rows, key=len)))
-        long, limit = exam.long_probe(), min(rotation_limits(subject.core.config), default=10**9)
+        long = exam.long_probe()
+        limit = min(rotation_limits(subject.core.config), default=10**9)
         if long is not None and long.ids.shape[1] <= limit:
             batches.append(long)
     if len(exam.rows) > 1 or exam.two_halves:
@@ -58,13 +59,17 @@ def _in_steps(exam: Examination, what: str, sizes: Callable[[int], list[int]]) -
 
 
 def _stepwise(case: Case, what: str, sizes: Callable[[int], list[int]]) -> Evidence | str:
-    exam, batch = case.exam, case.batch
+    exam = case.exam
+    batch = case.batch
     side = "decoder_input_ids" if exam.two_halves else "input_ids"
-    ids, cache_name = batch.given[side], exam.subject.cache_name or ""
+    ids = batch.given[side]
+    cache_name = exam.subject.cache_name or ""
     length = ids.shape[1]
     if length < _DECODED + 2:
         return f"the text has only {length} tokens"
-    outputs, past, done = list[Tensor](), None, 0
+    outputs = list[Tensor]()
+    past = None
+    done = 0
     full_output = case.output()
     for size in sizes(length):
         if size < 1:
@@ -107,7 +112,8 @@ def dropout(exam: Examination) -> list[Evidence]:
 
 def _thrice(case: Case) -> Evidence:
     """Run a batch three times in evaluation mode, and read the dropout rate that attention gets."""
-    exam, batch = case.exam, case.batch
+    exam = case.exam
+    batch = case.batch
     given: dict[str, float] = {}
 
     def on_call(call: BackendCall) -> None:

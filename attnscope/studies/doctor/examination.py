@@ -142,7 +142,8 @@ class Examination:
         """Return how far rounding moves the logits of a batch, as a share of the largest; see `check.rounding`."""
 
         def measure() -> float:
-            plain, worst = self.output(batch, backend), 0.0
+            plain = self.output(batch, backend)
+            worst = 0.0
             sums: list[Tensor | None] = []
             for seed in range(RUNS):
                 on_call = rounded_attention(seed) if self.low else None
@@ -293,7 +294,9 @@ class Case:
 
     def finding(self, finding: Finding, reason: str | None = None) -> Evidence:
         """Turn an audit's finding into evidence."""
-        value, limit, cells = finding.value, finding.limit, finding.cells
+        value = finding.value
+        limit = finding.limit
+        cells = finding.cells
         place = self.place(finding) if value > 0 or cells else None
         if value <= limit and not cells:
             return ok(self.examined, value, limit, where=place)
@@ -356,7 +359,8 @@ def wrong(examined: str, value: float | None, limit: float | None, where: str | 
 
 def badness(evidence: Evidence) -> tuple[int, float]:
     """Return a key by which the worst evidence is largest: its verdict, and the value as a share of the limit."""
-    verdict, value = ("inapplicable", "unknown", "ok", "depends", "wrong").index(evidence.verdict), evidence.value
+    verdict = ("inapplicable", "unknown", "ok", "depends", "wrong").index(evidence.verdict)
+    value = evidence.value
     if value is None:
         return verdict, float("inf") if evidence.verdict == "wrong" else -1.0
     return verdict, abs(value) / (evidence.limit or 1.0)
@@ -367,7 +371,9 @@ def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) 
 
     Where one of two numbers is not finite and the other is, the difference is infinite.
     """
-    output, reference = output.float(), reference.float()  # (B, T, D)
+    # (B, T, D)
+    output = output.float()
+    reference = reference.float()
     equal = (output == reference) | (output.isnan() & reference.isnan())
     both = output.isfinite() & reference.isfinite()
     gap = (output - reference).abs().masked_fill(~both, torch.inf).masked_fill(equal, 0.0).amax(-1)

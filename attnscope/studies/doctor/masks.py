@@ -75,7 +75,8 @@ def _later(exam: Examination, batch: ExaminedBatch, backend: str) -> Iterator[Ev
     last = (place * batch.real).amax(1).clamp_min(cut)[:, None]
 
     def measure(case: Case, first: Tensor) -> Evidence | str:
-        plain, moved = case.output(), case.changed((place >= first) & batch.real)
+        plain = case.output()
+        moved = case.changed((place >= first) & batch.real)
         rows = ~(place >= first) & batch.real
         if cut >= length:
             return "the prefix is the whole row"
@@ -97,7 +98,8 @@ def _later_of_decoder(case: Case) -> Evidence | None:
         return None
     length = decoder.ids.shape[1]
     later = torch.arange(length, device=decoder.ids.device).expand(decoder.ids.shape) >= length // 2
-    plain, moved = case.output(), case.changed(later, "decoder_input_ids")
+    plain = case.output()
+    moved = case.changed(later, "decoder_input_ids")
     return case.compare(moved, plain, ~later & decoder.real, _LATER, shown=decoder)
 
 
@@ -251,14 +253,17 @@ def _restarts(exam: Examination, batch: ExaminedBatch) -> Evidence:
             reason = f"a document starts at position {start}, and the first at {first}"
             return wrong(batch.name, start - first, 0, exam.token(batch, row, token), reason)
         if bool((steps != 1).any()):
-            apart, reason = float((steps - 1).abs().max()), "positions within a document do not count by one"
+            apart = float((steps - 1).abs().max())
+            reason = "positions within a document do not count by one"
             return wrong(batch.name, apart, 0, exam.token(batch, row, token), reason)
     return ok(batch.name)
 
 
 def _packed_alone(case: Case) -> Evidence | str:
     """Compare documents of a pack with the same documents alone."""
-    exam, batch, backend = case.exam, case.batch, case.backend
+    exam = case.exam
+    batch = case.batch
+    backend = case.backend
     turns = _neighbours_replaced(exam, batch, backend)
     if "packed_documents" in case.read().leaks or any(item.verdict != "ok" for item in turns):
         return "documents read each other, so that positions cannot be checked"
@@ -320,7 +325,8 @@ def padding(exam: Examination) -> list[Evidence]:
 
 def _like_alone(case: Case) -> Evidence | str:
     """Compare each text of a padded batch with the text alone."""
-    exam, batch = case.exam, case.batch
+    exam = case.exam
+    batch = case.batch
     change = "padding" if batch.padding.any() else "the other rows of the batch"
     decoder = batch.given.get("decoder_input_ids")
     texts = []
@@ -478,7 +484,8 @@ def _prefix_by_change(case: Case) -> Evidence | str:
     last = place == batch.prefix[:, None] - 1
     if int(batch.prefix.min()) < 2:
         return "a prefix is one token"
-    plain, moved = case.output(), case.changed(last)
+    plain = case.output()
+    moved = case.changed(last)
     value = relative_gap(moved, plain, (place < batch.prefix[:, None] - 1) & batch.real)[0]
     if value > 0:
         return ok(case.examined, value, None, "outputs of earlier tokens change, as they should")
@@ -497,7 +504,8 @@ def window(exam: Examination) -> list[Evidence]:
         for wide, finding in ((True, audit.leaks.get("window")), (False, audit.hidden.get("window"))):
             if finding is not None:
                 what = f"a query sees {seen} keys" if wide else f"{finding.cells} keys within the window are hidden"
-                reason, place = f"{what}, and the window is {configured}", case.place(finding)
+                reason = f"{what}, and the window is {configured}"
+                place = case.place(finding)
                 return wrong(case.examined, seen, configured, place, reason)
         if (why := audit.unread) is not None:
             return why
@@ -568,7 +576,8 @@ def fully_masked(exam: Examination) -> list[Evidence]:
     """Check that every token may attend to something, and that rows that may not are not NaN."""
 
     def measure(case: Case) -> Evidence | str:
-        batch, audit = case.batch, case.read()
+        batch = case.batch
+        audit = case.read()
         output = case.output()
         bad = ~output.isfinite().all(-1)
         if output.shape[:2] == batch.ids.shape and bad.any():

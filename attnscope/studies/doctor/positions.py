@@ -36,7 +36,8 @@ def max_positions(exam: Examination) -> list[Evidence]:
     if exam.rows and exam.subject.words.known:
         lengths = [len(exam.subject.words.encode(text)["input_ids"]) for text in exam.texts]
         longest = max(lengths)
-        at, reason = f"text {lengths.index(longest)}", f"a text of {longest} tokens; the model has {most} positions"
+        at = f"text {lengths.index(longest)}"
+        reason = f"a text of {longest} tokens; the model has {most} positions"
         of_texts = wrong("the texts", longest, most, at, reason) if longest > most else ok("the texts", longest, most)
         evidence.append(of_texts)
     return evidence or [unknown("no batch", "no batch or text is given")]
@@ -120,14 +121,17 @@ def _rope(config: Any, table: dict[str, Any], kind: str) -> Rope:
     plain = Rope(float(table["rope_theta"]), float(table.get("partial_rotary_factor") or 1.0))
     longest = int(getattr(config, "max_position_embeddings", 0) or 0)
     stated = table.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
-    original, attention = int(stated or longest), table.get("attention_factor")
+    original = int(stated or longest)
+    attention = table.get("attention_factor")
     more: dict[str, Any] = {}
     if kind == "default":
         return plain
     if kind == "llama3":
         more = {f"{end}_freq_factor": float(table[f"{end}_freq_factor"]) for end in ("low", "high")}
     elif kind == "yarn":
-        factor, mscale, every = float(table["factor"]), table.get("mscale"), table.get("mscale_all_dim")
+        factor = float(table["factor"])
+        mscale = table.get("mscale")
+        every = table.get("mscale_all_dim")
         if attention is None and mscale and every:
             attention = temperature(factor, mscale) / temperature(factor, every)
         more = {"beta_fast": float(table.get("beta_fast") or 32), "beta_slow": float(table.get("beta_slow") or 1)}
@@ -153,7 +157,8 @@ def _used(exam: Examination, module: nn.Module, kind: str | None, held: Tensor, 
         cos, sin = module(like, positions) if kind is None else module(like, positions, kind)
     except Exception:  # a module of anyone has another signature
         return held.detach().float().cpu(), float(getattr(module, "attention_scaling", 1.0))
-    cos, sin = cos[0].double().cpu(), sin[0].double().cpu()
+    cos = cos[0].double().cpu()
+    sin = sin[0].double().cpu()
     factor = float(cos[0].abs().max())
     # both halves of a head are turned alike (Llama), or neighbours are (Cohere, GPT-J)
     layouts = [torch.atan2(sin[1], cos[1])[place] for place in (slice(len(held)), slice(0, None, 2))]

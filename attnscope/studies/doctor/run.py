@@ -72,7 +72,8 @@ def examine(
         tokenizer = open_tokenizer(str(tokenizer), config.to_dict() if config is not None else {}).tokenizer
     subject = make_subject(model, tokenizer, call, kind)
     _refuse(subject, batch, collator, documents=documents, prefix=prefix)
-    full_model, known = subject.model, list(texts or TEXTS)
+    full_model = subject.model
+    known = list(texts or TEXTS)
     with with_settings_kept(full_model):
         rows, drawn = _rows(subject, known, longest_probe)
         pad = subject.words.special.pad
@@ -120,7 +121,8 @@ def examine(
 
 def _refuse(subject: Subject, batch: Any, collator: Any, **described: Any) -> None:
     """Refuse a model that cannot be run or judged, and descriptions of a batch without one."""
-    device, kind = subject.device, type(subject.model).__name__
+    device = subject.device
+    kind = type(subject.model).__name__
     if device.type == "meta":
         message = "the model has no weights: it is on the device 'meta'"
         raise UsageError(message, where="model", hint="load the weights first")
@@ -234,7 +236,8 @@ def _collate(exam: Examination, collator: Any) -> None:
         features = [row[: max(2, exam.subject.longest // (len(features) + 1))] for row in features]
     if exam.subject.kind == "causal" and eos is not None:
         features = [row if row[-1] == eos else [*row, eos] for row in features]
-    batches, errors = [], []
+    batches = []
+    errors = []
     for with_labels in (False, True):
         examples = [{"input_ids": list(row), "attention_mask": [1] * len(row)} for row in features]
         if with_labels:
@@ -270,7 +273,8 @@ def _truth(
         return None, None
     documents = torch.full_like(ids, -1)
     for number, feature in enumerate(features):
-        wanted, size = torch.tensor(list(feature)), len(feature)
+        wanted = torch.tensor(list(feature))
+        size = len(feature)
         if size > ids.shape[1]:
             return None, None
         free = (documents.unfold(1, size, 1) < 0).all(-1)
@@ -302,7 +306,8 @@ def _judge(check: AttentionCheck, exam: Examination) -> DoctorCheck:
     verdict: Soundness = deciding.verdict
     if check.name == "backend" and verdict == "ok" and exam.with_backends and exam.refused:
         name, why = next(iter(exam.refused.items()))
-        verdict, deciding = "unknown", unknown(name, f"{name} did not run: {why}")
+        verdict = "unknown"
+        deciding = unknown(name, f"{name} did not run: {why}")
     sources = list(dict.fromkeys(item.texts for item in evidence if item.verdict == verdict and item.texts is not None))
     return DoctorCheck(
         check.name, check.title, verdict, deciding.value, deciding.limit, deciding.where, deciding.reason,

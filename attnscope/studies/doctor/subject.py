@@ -125,7 +125,8 @@ class Subject:
         body = getattr(self.core, "base_model", None)
         if output is None and self.call is None and body is not None and body is not self.model:
             # a head for whole texts (classification, rewards) hides outputs of tokens: those of its body are compared
-            self.model, self.core = body, body
+            self.model = body
+            self.core = body
             output = first_tensor(self.raw(batch, on_call, **more))
         if output is None:
             message = f"{type(self.model).__name__} returns no (rows, tokens, width)"

@@ -39,7 +39,8 @@ def norm(config: ModelConfig, x: Numbers, weight: Numbers, bias: Numbers | None)
 
 def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers, Numbers]:
     """Compute W x + b, (E,), and the sum of the magnitudes of its terms, to which rounding is proportional."""
-    products, sizes = weight @ x, np.abs(weight) @ np.abs(x)
+    products = weight @ x
+    sizes = np.abs(weight) @ np.abs(x)
     return (products, sizes) if bias is None else (products + bias, sizes + np.abs(bias))
 
 
@@ -49,7 +50,9 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
     The layout is half-split; cosines and sines are (…, R).
     """
     half = cos.shape[-1] // 2
-    first, second, unrotated = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    first = x[..., :half]
+    second = x[..., half : 2 * half]
+    unrotated = x[..., 2 * half :]
     rotated = first * cos[..., :half] - second * sin[..., :half], second * cos[..., half:] + first * sin[..., half:]
     return np.concatenate((*rotated, unrotated), axis=-1)
 
@@ -64,7 +67,8 @@ def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers
     terms = []
     for i in range(half):
         dims = [i, i + half]
-        product, unturned = float((q[dims] * k[dims]).sum()), float(plain[dims].sum())
+        product = float((q[dims] * k[dims]).sum())
+        unturned = float(plain[dims].sum())
         length = None if lengths is None else float(lengths[i])
         terms.append(Part(dims, q[dims].tolist(), k[dims].tolist(), product, length, unturned))
     for i in range(2 * half, len(q)):

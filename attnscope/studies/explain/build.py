@@ -40,7 +40,9 @@ def build(
         about: Its fields that are no numbers of the head.
         rest_of_layer: What follows attention in the layer, with its checks.
     """
-    captured, spec, head = capture.captured, capture.spec, capture.head
+    captured = capture.captured
+    spec = capture.spec
+    head = capture.head
     assert spec is not None and capture.group is not None
     cells = _cells(run, text_plan, captured, origin)
     keys = _shown(captured, run.window, [cell.key for cell in cells])
@@ -50,7 +52,8 @@ def build(
     blend = output = np.zeros(0)
     projected = sink = None
     if softmax is not None:
-        blend, output = captured["weights"] @ captured["v"], captured["output"]
+        blend = captured["weights"] @ captured["v"]
+        output = captured["output"]
         if "out" in captured:
             made = f"W_O of head {head} × output: what this head adds to the residual stream"
             projected = vector("projected", made, captured["out"] @ output)
@@ -132,7 +135,8 @@ def _cells(
     run: RunConfig, text_plan: TextPlan, captured: Captured, origin: ModelOrigin | GivenOrigin
 ) -> list[ExplainedCell]:
     """Return the cells to explain in depth: those that the user named, or the one with the largest dot product."""
-    query, allowed = _steps(captured, "q"), np.isfinite(captured["masked"])
+    query = _steps(captured, "q")
+    allowed = np.isfinite(captured["masked"])
     if run.key is not None:
         named = dict.fromkeys(text_plan.keys, "--key")
     else:
@@ -192,7 +196,8 @@ def _row_checks(
 ) -> list[ArithmeticCheck]:
     """Check every step from queries and keys on by recomputing it in float64 from its inputs."""
     products = max(sum(abs(part.product) for part in cell.parts) for cell in cells)
-    totals, scores = np.array([cell.total for cell in cells]), np.array([cell.score for cell in cells])
+    totals = np.array([cell.total for cell in cells])
+    scores = np.array([cell.score for cell in cells])
     checks = [check("parts", "the parts' sum = q·k", totals, scores, np.array(products))]
     times_scale, _, scaled = arithmetic.scaled(captured["scores"], scale, softcap, captured.get("bias"))
     sizes = np.abs(times_scale) + np.abs(captured.get("bias", np.zeros(1)))
@@ -204,6 +209,7 @@ def _row_checks(
     if "sink" in captured:
         exponentials = np.append(exponentials, np.exp(captured["sink"][0] - maximum))
         held = np.append(held, captured["sink"][1])
-    blend, sizes = captured["weights"] @ captured["v"], captured["weights"] @ np.abs(captured["v"])
+    blend = captured["weights"] @ captured["v"]
+    sizes = captured["weights"] @ np.abs(captured["v"])
     checks.append(check("weights", "exponential / sum = weight", exponentials / total, held, held))
     return [*checks, check("output", "the sum of α·v = the output", blend, captured["output"], sizes)]

@@ -34,8 +34,12 @@ class ModelOrigin:
     """A model; `ids` are the ids and segments of the text, (1, T) each."""
 
     def __init__(self, dtype: str, text_plan: TextPlan, stack: Stack, capture: HeadCapture, ids: Ids) -> None:
-        self._dtype, self._text_plan, self._stack, self._capture = dtype, text_plan, stack, capture
-        self._config, self._captured = stack.config, capture.captured
+        self._dtype = dtype
+        self._text_plan = text_plan
+        self._stack = stack
+        self._capture = capture
+        self._config = stack.config
+        self._captured = capture.captured
         at = stack, capture.layer, len(text_plan.tokens)
         self._embedding = head_capture.embedding_parts(stack, ids, capture.query)
         rotary = head_capture.rotary_numbers(*at)
@@ -44,7 +48,8 @@ class ModelOrigin:
 
     def inputs(self) -> list[Vector]:
         """Return the inputs of the layer, in order; queries are computed from the last."""
-        c, stream = self._config, self._captured["stream"]
+        c = self._config
+        stream = self._captured["stream"]
         if self._capture.layer == 0:
             vectors = self._embedded()
         else:
@@ -55,7 +60,8 @@ class ModelOrigin:
         return vectors
 
     def _embedded(self) -> list[Vector]:
-        c, query = self._config, self._capture.query
+        c = self._config
+        query = self._capture.query
         token = self._text_plan.tokens[query]
         scale = "" if c.embedding_scale is None else f" × {c.embedding_scale:.4g}"
         origins = {
@@ -92,7 +98,8 @@ class ModelOrigin:
         checks = []
         if self._capture.layer == 0:
             rows = np.stack(list(self._embedding.values()))
-            formula, sizes = f"{' + '.join(self._embedding)} = sum", np.abs(rows).sum(0)
+            formula = f"{' + '.join(self._embedding)} = sum"
+            sizes = np.abs(rows).sum(0)
             checks.append(check("embedding", formula, rows.sum(0), self._captured["embedded"], sizes, self._dtype))
         keys = [cell.key for cell in cells]
         return [*checks, *self._norms(), *self._projections(keys), self._positions(), *self.value_check(keys)]
@@ -109,12 +116,16 @@ class ModelOrigin:
         return [check("value", formula, again, self._captured["v"][keys], sizes, self._dtype)]
 
     def _norms(self) -> list[ArithmeticCheck]:
-        c, captured, layer, checks = self._config, self._captured, self._capture.layer, list[ArithmeticCheck]()
+        c = self._config
+        captured = self._captured
+        layer = self._capture.layer
+        checks = list[ArithmeticCheck]()
         if c.norm == "none":
             return []
         if layer == 0 and c.embedding_norm:
             again = arithmetic.norm(c, captured["embedded"], *head_capture.norm_parameters(self._stack, None))
-            formula, held = "the sum, normed = the embedding", captured["stream"][0]
+            formula = "the sum, normed = the embedding"
+            held = captured["stream"][0]
             checks.append(check("embedding norm", formula, again, held, again, self._dtype))
         if c.norm_order not in ("post", "output"):
             again = arithmetic.norm(c, captured["stream"][-1], *head_capture.norm_parameters(self._stack, layer))
@@ -123,7 +134,8 @@ class ModelOrigin:
         return checks
 
     def _projections(self, keys: list[int]) -> list[ArithmeticCheck]:
-        capture, checks = self._capture, []
+        capture = self._capture
+        checks = []
         of_query = [(self._captured["x"], self._captured["q"])]
         of_keys = [(capture.key_input(key), self._captured["k"][key]) for key in keys]
         step: Step
@@ -132,15 +144,18 @@ class ModelOrigin:
             weight, bias = head_capture.projection(self._stack, capture.layer, letter, head)
             projected = [arithmetic.project(x, weight, bias) for x, _ in pairs]
             again, sizes = (np.stack(part) for part in zip(*projected, strict=True))
-            formula, held = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}", [held for _, held in pairs]
+            formula = f"W_{letter} x{' + b' if bias is not None else ''} = {letter}"
+            held = [held for _, held in pairs]
             checks.append(check(step, formula, again, np.stack(held), sizes, self._dtype))
         return checks
 
     def _positions(self) -> ArithmeticCheck:
         """Check the query and keys that attention used, rotated if positions are rotary."""
-        captured, query = self._captured, self._capture.query
+        captured = self._captured
+        query = self._capture.query
         n = len(captured["scores"])
-        q, k = captured.get("q_norm", captured["q"]), captured.get("k_norm", captured["k"])
+        q = captured.get("q_norm", captured["q"])
+        k = captured.get("k_norm", captured["k"])
         formula = "q and k above = q and k in q·k"
         places = max(n, len(self._text_plan.tokens))
         rotary = head_capture.rotary_numbers(self._stack, self._capture.layer, places)
@@ -186,12 +201,14 @@ class GivenOrigin:
 
     def checks(self, cells: list[ExplainedCell]) -> list[ArithmeticCheck]:
         """Check the rotation."""
-        rotation, captured = self._capture.rotation, self._capture.captured
+        rotation = self._capture.rotation
+        captured = self._capture.captured
         if rotation is None:
             return []
         angles = np.arange(len(captured["k"]))[:, None] * rotation.frequencies.cpu().double().numpy()
         angles = np.concatenate((angles, angles), axis=-1)
-        cos, sin = np.cos(angles) * rotation.factor, np.sin(angles) * rotation.factor
+        cos = np.cos(angles) * rotation.factor
+        sin = np.sin(angles) * rotation.factor
         query = self._capture.query
         again = np.vstack(
             (arithmetic.rotate(captured["q"], cos[query], sin[query]), arithmetic.rotate(captured["k"], cos, sin))

@@ -11,7 +11,8 @@ from attnscope.studies.explain import arithmetic
 from attnscope.studies.explain.arithmetic import Numbers, check
 from attnscope.studies.explain.origins import norm_made, vector
 
-_INPUT, _RESIDUAL = "the layer's input", "residual"
+_INPUT = "the layer's input"
+_RESIDUAL = "residual"
 
 
 def rest_of_layer(stack: Stack, capture: HeadCapture, dtype: str) -> tuple[list[Vector], list[ArithmeticCheck]]:
@@ -19,7 +20,8 @@ def rest_of_layer(stack: Stack, capture: HeadCapture, dtype: str) -> tuple[list[
 
     Both are empty if the layer's modules were not seen, as those of another engine or of a very long text.
     """
-    c, captured = stack.config, capture.captured
+    c = stack.config
+    captured = capture.captured
     if not {"attention", "layer_output"} <= set(captured) or (c.d_mlp and "mlp" not in captured):
         return [], []
     entered = captured["stream"][-1]
@@ -60,8 +62,10 @@ def _checks(
     stack: Stack, capture: HeadCapture, captured: Mapping[str, Numbers], middle: Numbers, total: Numbers, dtype: str
 ) -> list[ArithmeticCheck]:
     """Check the norm before the MLP and the layer's output, where their formulas are those of a plain block."""
-    c, checks = stack.config, []
-    post, plain = c.norm_order == "post", not (c.parallel or c.shared_norm or c.norm == "none")
+    c = stack.config
+    checks = []
+    post = c.norm_order == "post"
+    plain = not (c.parallel or c.shared_norm or c.norm == "none")
     if plain and c.norm_order in ("pre", "post"):
         name = "norm_attention" if post else "norm_mlp"
         again = arithmetic.norm(c, middle, *head_capture.norm_parameters(stack, capture.layer, name))
@@ -69,7 +73,8 @@ def _checks(
             check("norm of the residual", "the residual, normed = the MLP's input", again, captured["mlp_input"],
                   abs(again) + 1, dtype)
         )  # fmt: skip
-    output, formula = total, "residual + MLP = the layer's output"
+    output = total
+    formula = "residual + MLP = the layer's output"
     if post:
         output = arithmetic.norm(c, total, *head_capture.norm_parameters(stack, capture.layer, "norm_mlp"))
         formula = "the sum, normed = the layer's output"

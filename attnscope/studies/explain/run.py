@@ -89,7 +89,8 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
     """Add the memory of an explanation to the plan: keys, values and rotary tables of one head, in float64."""
-    c, text_plan = plan.config, plan.text_plans[0]
+    c = plan.config
+    text_plan = plan.text_plans[0]
     n_keys = len(text_plan.context or text_plan.tokens)
     kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
     shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
@@ -104,9 +105,11 @@ def _changed_scores() -> UsageError:
 def _check_one(run: RunConfig) -> None:
     """Refuse more than one text, layer or head: an explanation is about one query of one head."""
     if len(run.texts) != 1:
-        where, hint = TEXTS_FILE, f"pass {arg('text')}"
+        where = TEXTS_FILE
+        hint = f"pass {arg('text')}"
         if run.qkv is not None:
-            where, hint = arg("qkv"), "save each text by itself"
+            where = arg("qkv")
+            hint = "save each text by itself"
         raise UsageError(f"{len(run.texts)} texts; explain takes one", where=where, hint=hint)
     for what, picked in (("layer", run.layer), ("head", run.head)):
         if not picked.single:
@@ -115,7 +118,8 @@ def _check_one(run: RunConfig) -> None:
             hint = f"use one, such as {arg(what, 0)}, or auto"
             if picked.label is not None:
                 first, *_ = (f"L{layer}H{head}" for layer, head in picked.label.pairs)
-                message, hint = f"'{picked.label.written}' is not a single head", f"use one, such as {first}"
+                message = f"'{picked.label.written}' is not a single head"
+                hint = f"use one, such as {first}"
             raise UsageError(message, where=picked.option(what), hint=hint)
 
 
@@ -129,7 +133,8 @@ def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
     if len(text_plan.queries) == 1:
         return text_plan.queries[0]
     if run.query.names_span(text_plan.spans):
-        first, last = text_plan.queries[0], text_plan.queries[-1]
+        first = text_plan.queries[0]
+        last = text_plan.queries[-1]
         text_plan.warnings.append(
             f"'{run.query}' is {len(text_plan.queries)} tokens, and each has a softmax of its own: the last of them, "
             f"{last} '{spell_piece(text_plan.tokens, last)}', is explained; --query {first} explains another"

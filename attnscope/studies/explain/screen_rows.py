@@ -39,7 +39,9 @@ def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> t
 
 def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     """Present q·k of every key, with the norm and the angle that make it."""
-    row, norm, precision = e.row, e.query_steps[-1].norm, settings.precision
+    row = e.row
+    norm = e.query_steps[-1].norm
+    precision = settings.precision
     with np.errstate(divide="ignore", invalid="ignore"):
         cosine = row.scores / (norm * row.key_norms.astype(np.float64))
     columns = [
@@ -65,9 +67,11 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
     labels = [ours(", ".join(str(dim) for dim in part.dims)) for part in shown]
     if len(shown) < len(cell.parts):
         labels.append(ours(f"{len(cell.parts) - len(shown)} more", "dim"))
-        products, sums = [*products, left], [*sums, cell.total]
+        products = [*products, left]
+        sums = [*sums, cell.total]
     labels.append(ours("sum", "bold"))
-    products, sums = [*products, cell.total], [*sums, None]
+    products = [*products, cell.total]
+    sums = [*sums, None]
     columns: list[Column] = []
     for heading, look, cells in (_band_cells if bands else _dim_cells)(shown, settings.precision):
         columns.append(Column(heading, [*cells, *[""] * (len(labels) - len(shown))], look))
@@ -77,7 +81,8 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
 
 
 def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
-    query, key = token_span(e.tokens, e.query, "bold"), token_span(e.sources, cell.key, "bold")
+    query = token_span(e.tokens, e.query, "bold")
+    key = token_span(e.sources, cell.key, "bold")
     return Span(f"{e.query} ", "bold"), query, Span(f" {between} {cell.key} ", "bold"), key
 
 
@@ -103,7 +108,8 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
     def said(value: float) -> str:
         return number_text(float(value), settings.precision)
 
-    row, at = e.row, e.keys.index(cell.key)
+    row = e.row
+    at = e.keys.index(cell.key)
     steps = [f"{said(cell.score)} {scale_text(e.scale, e.head_width)} = {said(row.times_scale[at])}"]
     if row.capped is not None:
         steps.append(f"soft-capped {said(row.capped[at])}")
@@ -132,7 +138,8 @@ def _bias_parts(e: Explanation) -> dict[str, Floats]:
 
 def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the steps from scores to the input of softmax."""
-    row, precision = e.row, settings.precision
+    row = e.row
+    precision = settings.precision
     steps = {"q·k": row.scores, scale_text(e.scale, e.head_width): row.times_scale}
     steps |= {f"cap {e.softcap:g}": row.capped} if row.capped is not None else {}
     if parts := _bias_parts(e):
@@ -146,9 +153,12 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
 
 def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     """Present exponentials, their sum, and weights, of shown and hidden keys and the head's sink."""
-    row, precision = e.row, settings.precision
+    row = e.row
+    precision = settings.precision
     labels: list[Spans] = []
-    exponentials, weights, logits = _column(row.exponentials), _column(row.weights), _allowed(e)
+    exponentials = _column(row.exponentials)
+    weights = _column(row.weights)
+    logits = _allowed(e)
     if e.rest is not None:
         labels.append(ours(_rest_name(e), "dim"))
         exponentials.append(e.rest.exponentials)
@@ -177,15 +187,18 @@ def _spread(e: Explanation, cells: list[str]) -> list[str]:
 
 def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     """Present each value × its weight, and their sum."""
-    row, precision = e.row, settings.precision
+    row = e.row
+    precision = settings.precision
     labels: list[Spans] = []
     weights = np.nan_to_num(row.weights).astype(np.float64)
     shares = [weight * vector for weight, vector in zip(weights, e.value_vectors.astype(np.float64), strict=True)]
-    given, norms = _column(row.weights), _column(row.value_norms)
+    given = _column(row.weights)
+    norms = _column(row.value_norms)
     if e.rest is not None:
         labels.append(ours(_rest_name(e), "dim"))
         shares.append(e.rest.blend.astype(np.float64))
-        given, norms = [*given, e.rest.weight], [*norms, None]
+        given = [*given, e.rest.weight]
+        norms = [*norms, None]
     labels += [ours("sum", "bold"), ours("output", "bold")]
     shares += [e.blend.astype(np.float64), e.output.astype(np.float64)]
     columns = [

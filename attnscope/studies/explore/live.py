@@ -108,11 +108,13 @@ class LiveSource(UnitSource):
 
     def _has(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Tell whether the token rows that a variant needs are computed."""
-        plain, scene = of_tokens(variant), self.scene(variant)
+        plain = of_tokens(variant)
+        scene = self.scene(variant)
         if scene is not None and scene.unit == "spans":
             return True
         if scene is not None and scene.unit == "words":
-            stage, rows = "weights", (0, len(self._known[plain].scene.queries.positions) - 1)
+            stage = "weights"
+            rows = (0, len(self._known[plain].scene.queries.positions) - 1)
         there = self.token_head(plain, layer, head)
         return there is not None and there.holds(stage, *rows)
 
@@ -201,7 +203,8 @@ class LiveSource(UnitSource):
     def _rows(self, session: Session, variant: Variant, place: tuple[int, int], rows: tuple[int, int]) -> None:
         """Compute exact rows of a head: all of them unless they are too many."""
         scene = self._known[variant].scene
-        n_queries, n_keys = len(scene.queries.positions), len(scene.keys.positions)
+        n_queries = len(scene.queries.positions)
+        n_keys = len(scene.keys.positions)
         first, last = (0, n_queries - 1) if n_queries * n_keys <= _CELLS else rows
         query = PositionSelection.of([slice(first, last + 1)])
         run = self._config(variant, place, query=query, key=None, stages=WALKED, top=_RANKS, predict=False, pool=None)
@@ -357,7 +360,8 @@ def cut_forecasts(ablation: Ablation) -> list[Forecast]:
 
     For a model without predictions, how far the final hidden states move.
     """
-    effect, forecasts = ablation.effects[0], []
+    effect = ablation.effects[0]
+    forecasts = []
     for change in effect.predictions:
         tokens = sorted(change.tokens, key=lambda token: -token.after)
         forecasts.append(

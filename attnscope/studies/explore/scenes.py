@@ -311,7 +311,8 @@ def run_command(
         from_file = provenance.family == "arrays" and provenance.model.lower().endswith(ENDINGS)
         if not from_file:
             return None
-        path, shared_path = quote_for_shell(provenance.model), quote_for_shell(_shared(provenance.model))
+        path = quote_for_shell(provenance.model)
+        shared_path = quote_for_shell(_shared(provenance.model))
         return RunCommand(f"--qkv {path}", mask_options(mask), shared_words=f"--qkv {shared_path}")
     piped = named is None and text.startswith("-")
     words = ["-" if piped else quote_for_shell(text) if named is None else named]

@@ -39,7 +39,8 @@ def text_units(text: TextReport, scene: Scene) -> TextUnits:
         return TextUnits(text.tokens, text.sources)
 
     def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
-        at, which = scene.layers[layer], scene.heads[head]
+        at = scene.layers[layer]
+        which = scene.heads[head]
         if not isinstance(at, int) or not isinstance(which, int):  # the report has all heads of the model, and no means
             return None
         return spans.weights[at, which], None if spans.sink is None else spans.sink[at, which]
@@ -105,12 +106,15 @@ def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
     if unit == "words":
         members = group_words(units.tokens, scene.queries.positions), group_words(units.sources, scene.keys.positions)
         queries = word_axis("query", units.tokens, members[0])
-        keys, division = word_axis(scene.keys.kind, units.sources, members[1]), ""
+        keys = word_axis(scene.keys.kind, units.sources, members[1])
+        division = ""
     else:
         assert units.spans is not None
         tokens = [units.spans.tokens(number) for number in range(len(units.spans.names))]
-        members, queries = (tokens, tokens), span_axis("query", units.spans.names, units.spans.outside)
-        keys, division = span_axis("key", units.spans.names, units.spans.outside), units.division
+        members = (tokens, tokens)
+        queries = span_axis("query", units.spans.names, units.spans.outside)
+        keys = span_axis("key", units.spans.names, units.spans.outside)
+        division = units.division
     places = tuple(
         {position: n for n, token in enumerate(members_of_axis) for position in token} for members_of_axis in members
     )

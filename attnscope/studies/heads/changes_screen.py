@@ -152,7 +152,8 @@ def _main_role(survey: HeadRoles, layer: int, head: int) -> Spans:
 
 def _change(difference: HeadDifference, layer: int, head: int, digits: int = 2) -> str:
     """Spell a change with its sign and standard error."""
-    value, error = float(difference.difference[layer, head]), float(difference.error[layer, head])
+    value = float(difference.difference[layer, head])
+    error = float(difference.error[layer, head])
     sign = MINUS if value < 0 else "+"
     return f"{sign}{abs(value):.{digits}f}" + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
 
@@ -193,7 +194,8 @@ def _numbers(
     listing: Listing,
 ) -> Iterator[ViewPart]:
     """Present a role, or one number, of both models on one scale, and its difference."""
-    heads, role = [side.heads for side in comparison.sides], ROLES.get(difference.name)
+    heads = [side.heads for side in comparison.sides]
+    role = ROLES.get(difference.name)
     meaning = role.meaning if role else heads[0].meaning if isinstance(heads[0], HeadScores) else ""
     title = f"{role.letter} {role.title}" if role else difference.name
     yield paragraph((Span(title, "title"), Span("  "), *note(meaning)))

@@ -58,7 +58,8 @@ class Sums:
 
     def add_offsets(self, layer: int, texts: Sequence[int], recorder: WordRecorder) -> None:
         """Add values by offset; a short text has fewer offsets."""
-        reach, width = recorder.reach or 0, self.arrays["offset_sums"].shape[-1]
+        reach = recorder.reach or 0
+        width = self.arrays["offset_sums"].shape[-1]
         for name, values in (("offset_sums", recorder.sums), ("offset_cells", recorder.cells[:, None])):
             wide = values.new_zeros(*values.shape[:-1], width)
             wide[..., self._reach - reach : self._reach + reach + 1] = values[..., :-1]
@@ -70,8 +71,10 @@ class TextPass:
     """The recorders of one batch of texts."""
 
     def __init__(self, batch: Batch, texts: Sequence[int], engine: Engine) -> None:
-        self._batch, self._texts = batch, texts
-        heads, longest = range(engine.sizes[1]), max(batch.tokens.lengths)
+        self._batch = batch
+        self._texts = texts
+        heads = range(engine.sizes[1])
+        longest = max(batch.tokens.lengths)
         counted = counted_rows(batch)
         targets = _offset_targets(counted, batch.tokens.real)
         words = batch.sources.content()
@@ -152,7 +155,8 @@ class ProbePass:
                 mine = [i for i, probe in enumerate(self._probes) if names[0] in probe.targets]
                 if not mine:
                     continue
-                draws, of_probes = [self._probes[i].draw for i in mine], recorder.sums.cpu()
+                draws = [self._probes[i].draw for i in mine]
+                of_probes = recorder.sums.cpu()
                 for n, name in enumerate(names):
                     sums.add(name, layer, draws, of_probes[mine, :, n])
                 rows = torch.tensor([[len(self._probes[i].targets[names[0]][0])] for i in mine])

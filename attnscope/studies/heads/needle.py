@@ -26,7 +26,9 @@ from attnscope.studies.heads.texts import TEXTS
 LENGTHS, DEPTHS = (512, 1024), tuple(n / 10 for n in range(11))
 _LARGEST = 64 << 20  # bytes of a file of filler
 _HEADS = 10  # retrieval heads that are averaged
-_READING, _NEEDLE = 2, 1  # numbers of groups of tokens; all others are 0
+# numbers of groups of tokens; all others are 0
+_READING = 2
+_NEEDLE = 1
 _JOINT = "\n"  # before the cue
 _END = re.compile(r"[.!?\n][\"'”’)]*$")  # of a sentence
 
@@ -139,7 +141,8 @@ def _prompts(options: NeedleOptions, source: ModelSource, cue: str, answer: str)
         hint = "let the answer begin with a word of its own"
         raise UsageError("its first token is part of what comes before it", where=arg("answer"), hint=hint)
     fixed = len(before) + len(needle) + len(both)
-    longest, most = max(options.lengths), source.config.max_positions
+    longest = max(options.lengths)
+    most = source.config.max_positions
     if min(options.lengths) <= fixed:
         message = f"{min(options.lengths)} tokens, of which the needle and its question take {fixed}"
         raise UsageError(message, where=arg("lengths"), hint=f"use {fixed + 32} or more")
@@ -148,12 +151,14 @@ def _prompts(options: NeedleOptions, source: ModelSource, cue: str, answer: str)
         raise UsageError(message, where=arg("lengths"), hint=f"use {arg('lengths', str(most))} or less")
     once = _encode(source, f" {filler.strip()} ", arg("filler"))
     text = [once[n % len(once)] for n in range(longest)]
-    ids, prompts = [token.id for token in both[len(asking) :]], {}
+    ids = [token.id for token in both[len(asking) :]]
+    prompts = {}
     for i, length in enumerate(options.lengths):
         count = length - fixed
         for j, depth in enumerate(options.depths):
             at = _sentence_start(text, round(depth * count), count)
-            start, reading = len(before) + at, range(length - len(ids) - 1, length - 1)
+            start = len(before) + at
+            reading = range(length - len(ids) - 1, length - 1)
             tokens = [*before, *text[:at], *needle, *text[at:count], *both]
             prompts[i, j] = _Prompt(tokens, range(start, start + len(needle)), reading, ids)
     return prompts

@@ -47,7 +47,8 @@ def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[To
     added = [token.special and token.start is None for token in tokens]
     first = added.index(False) if False in added else 0
     last = len(tokens) - (added[::-1].index(False) if False in added else 0)
-    before, after = list(tokens[:first]), list(tokens[last:])
+    before = list(tokens[:first])
+    after = list(tokens[last:])
     if not before and source.begin is not None and isinstance(source.tokenizer, FileTokenizer):
         before = [source.tokenizer.special_token(source.begin)]
     return before, after
@@ -70,7 +71,8 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     needle = needle if needle >= _FEWEST else 0
     third = min(TRIPLED, room // 3, len(ids))
     third = third if third >= _FEWEST else 0
-    random, start = np.random.default_rng(seed), len(before)
+    random = np.random.default_rng(seed)
+    start = len(before)
     type_id = before[0].type_id if before else 0
 
     def probe(numbers: np.ndarray, targets: dict[str, tuple[range, range]], draw: int) -> Probe:
@@ -79,7 +81,8 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
 
     probes = []
     for draw in range(draws if half else 0):
-        copy, rows = random.choice(ids, half, replace=False), range(start + half, start + 2 * half)
+        copy = random.choice(ids, half, replace=False)
+        rows = range(start + half, start + 2 * half)
         targets = {
             "duplicate": (rows, range(start, start + half)),
             "induction": (rows, range(start + 1, rows.start + 1)),
@@ -94,7 +97,8 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
         numbers = np.concatenate((other_ids[:depth], wanted, other_ids[depth:], wanted))
         probes.append(probe(numbers, {"retrieval": (rows, keys)}, draw))
     for draw in range(draws if third else 0):
-        copy, rows = random.choice(ids, third, replace=False), range(start + 2 * third, start + 3 * third)
+        copy = random.choice(ids, third, replace=False)
+        rows = range(start + 2 * third, start + 3 * third)
         targets = {"second-order": (rows, range(start + 1, start + third + 1))}
         probes.append(probe(np.tile(copy, 3), targets, draw))
     return RandomProbes(probes, half, needle, third, before, after)

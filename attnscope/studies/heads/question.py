@@ -68,7 +68,9 @@ def ask_heads(
     plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], kept)
     model, device = session.load(plans[0], len(plans))
     subtracted_keys = [None if against is None else _against(against, run, text) for text in texts]
-    largest, count, engine = measure in _LARGEST, np.zeros((c.n_layers, c.n_heads)), None
+    largest = measure in _LARGEST
+    count = np.zeros((c.n_layers, c.n_heads))
+    engine = None
     total = np.full((2, c.n_layers, c.n_heads), -np.inf if largest else 0.0)
     for group, plan in zip(groups, plans, strict=True):
         batch, engine = prepare(plan, model, device)
@@ -76,7 +78,8 @@ def ask_heads(
         question = _Question(measure, batch, [rows[n] for n in group], keys, engine)
         forward(plan, batch, engine, question.recorders, ("measuring heads", session.progress))
         sums, counts = question.sums()
-        total, count = np.maximum(total, sums) if largest else total + sums, count + counts
+        total = np.maximum(total, sums) if largest else total + sums
+        count = count + counts
     assert engine is not None
     with np.errstate(invalid="ignore", divide="ignore"):
         plus, minus_values = np.where(count > 0, total if largest else total / count, np.nan).astype(np.float32)
@@ -86,9 +89,12 @@ def ask_heads(
         measured.append(MeasuredText(run.texts[text.number].text, None, text.tokens, text.context, *places))
     notes = [note for text in texts for note in text.notes]
     mask = describe_mask_use(source, run, engine.describe_mask(), texts, plans[0].matrices)
-    values, contrast, meaning = plus, None, MEASURES[measure]
+    values = plus
+    contrast = None
+    meaning = MEASURES[measure]
     if against is not None:
-        values, contrast = plus - minus_values, KeyContrast(plus, minus_values)
+        values = plus - minus_values
+        contrast = KeyContrast(plus, minus_values)
         meaning = f"{meaning[:-1]}; key minus against."
     origin = provenance(source, run, device, warnings=warnings_of(texts))
     return HeadScores(origin, mask, measure, meaning, values, measured, notes, contrast)
@@ -98,9 +104,12 @@ def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list
     """Return the keys whose weight is subtracted."""
     written = run.texts[text.number]
     words: tuple[str | None, ...] = written.text, written.pair
-    sources, spans = text.tokens, text.spans
+    sources = text.tokens
+    spans = text.spans
     if text.context is not None:
-        sources, words, spans = text.context, (written.context,), None
+        sources = text.context
+        words = (written.context,)
+        spans = None
     positions = sorted(against.find(sources, words, arg("against"), spans=spans))
     return whole_words(text.tokens, positions) if run.words else positions
 
@@ -126,7 +135,8 @@ class _Question:
 
         from attnscope.model.recorders import ColumnRecorder, RowRecorder
 
-        self._measure, device = measure, batch.tokens.real.device
+        self._measure = measure
+        device = batch.tokens.real.device
         every = sorted({row for text_rows in rows for row in text_rows})
         shown = torch.zeros_like(batch.tokens.real)
         wanted = torch.zeros(2, *batch.sources.real.shape, dtype=torch.bool, device=device)
@@ -134,8 +144,10 @@ class _Question:
             shown[number, torch.tensor(text_rows, device=device)] = True
             for side in (0, 1):
                 wanted[side, number, torch.tensor(keys[side][number], dtype=torch.int64, device=device)] = True
-        self._shown, self._wanted = shown[:, every].cpu(), wanted.cpu()
-        heads, names = range(engine.sizes[1]), () if measure in OF_KEYS else (measure,)
+        self._shown = shown[:, every].cpu()
+        self._wanted = wanted.cpu()
+        heads = range(engine.sizes[1])
+        names = () if measure in OF_KEYS else (measure,)
         self._sizes = engine.sizes
         self._rows = {layer: RowRecorder(heads, every, batch.sources, names) for layer in engine.layers}
         self._columns: dict[int, ColumnRecorder] = {}
@@ -154,7 +166,8 @@ class _Question:
         import torch
 
         # Of a layer without attention over tokens, no rows are counted.
-        totals, counts = np.zeros((2, *self._sizes)), np.zeros(self._sizes)
+        totals = np.zeros((2, *self._sizes))
+        counts = np.zeros(self._sizes)
         for layer, rows in self._rows.items():
             live = self._shown[:, None] & ~rows.fully_masked.cpu()  # (B, H, rows)
             if self._columns:

@@ -147,11 +147,14 @@ def _describe(
 
 def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[list[list[Token]], list[str]]:
     """Return the tokens of every text, and warnings about what was changed."""
-    texts, warnings, limit = list[list[Token]](), list[str](), source.config.max_positions
+    texts = list[list[Token]]()
+    warnings = list[str]()
+    limit = source.config.max_positions
     truncated = 0
     for text in run.texts:
         try:
-            given, truncate = (text.text, text.pair, text.where), shipped or run.truncate
+            given = (text.text, text.pair, text.where)
+            truncate = shipped or run.truncate
             tokens, of_text = tokenize(source, *given, truncate=truncate, special=text.adds_special)
         except AttnscopeError as e:
             if not shipped:
@@ -185,7 +188,8 @@ def role_values(
 ) -> tuple[list[RoleValues], list[list[str | None]]]:
     """Return the values of some roles from `Sums.arrays`, and the main role of every head."""
     shape = sums["rows"].shape[1:]
-    roles, values = [], {}
+    roles = []
+    values = {}
     for role in kept:
         if set(role.needs) <= set(sums):
             value, error = jackknife(sums, role)

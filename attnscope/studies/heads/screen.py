@@ -28,7 +28,8 @@ from attnscope.views.spans import Span, Spans, note, ours
 
 _STRONGEST = 10  # number of heads listed for one role or measure
 _MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
-UNCLEAR, NO_ROLE = "·", "no clear role"
+UNCLEAR = "·"
+NO_ROLE = "no clear role"
 _GREY = "#969696"  # of a role without a colour
 _LEAST = 0.005  # smaller values would show as 0.00
 ROLES_ALONE = 3  # largest number of roles that are shown with their values
@@ -36,7 +37,8 @@ ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
 def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn the roles of all heads into parts, with two digits, because they have standard errors."""
-    settings, listing = replace(settings, precision=2), display.listing
+    settings = replace(settings, precision=2)
+    listing = display.listing
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(survey.provenance, survey.mask, settings)
     yield Facts([(name, note(text)) for name, text in describe_probes(survey)])
@@ -105,12 +107,14 @@ def describe_probes(survey: HeadRoles) -> Iterator[tuple[str, str]]:
     whose = "built-in" if probes.shipped else "given"
     yield "texts", f"{probes.texts} ({whose}), {counted(probes.tokens, 'token')}"
     if probes.repeated and probes.draws:
-        n, size = probes.draws, probes.repeated
+        n = probes.draws
+        size = probes.repeated
         texts = [f"{n} texts of {size} random tokens written twice"]
         texts += [f"{n} of {probes.tripled} written three times"] if probes.tripled else []
         if probes.needle:
             texts.append(f"{n} of {2 * size} whose last {probes.needle} also occur before (the needle)")
-        before, after = " ".join(probes.before), " ".join(probes.after)
+        before = " ".join(probes.before)
+        after = " ".join(probes.after)
         inside = f", each after {before}" if before else f", each before {after}" if after else ""
         inside = f", each between {before} and {after}" if before and after else inside
         yield "random", f"{', '.join(texts)}{inside}; seed {probes.seed}"
@@ -137,7 +141,8 @@ def _picture(survey: HeadRoles) -> Matrices:
     letters, names, colours = ([[shown[name][n] for name in row] for row in survey.main] for n in range(3))
     for layer in set(range(len(letters))) - set(survey.provenance.attending):
         letters[layer] = [""] * len(letters[layer])
-    values, by_name = np.full((len(letters), len(letters[0])), np.nan, np.float32), survey.by_name()
+    values = np.full((len(letters), len(letters[0])), np.nan, np.float32)
+    by_name = survey.by_name()
     for (layer, head), _ in np.ndenumerate(values):
         if (name := survey.main[layer][head]) is not None:
             values[layer, head] = by_name[name][layer, head]

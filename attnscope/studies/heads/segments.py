@@ -95,12 +95,14 @@ class SegmentPass:
         self._segments = [parts.segments[number] for number in numbers] if parts.segments else []
         self._receivers: dict[int, SpanRecorder] = {}
         self._alignments: dict[int, AlignmentRecorder] = {}
-        heads, real = range(engine.sizes[1]), batch.tokens.real
+        heads = range(engine.sizes[1])
+        real = batch.tokens.real
         if self._spans:
             tokens = span_tokens(batch, self._spans)
             self._receivers = {layer: SpanRecorder(heads, tokens) for layer in engine.layers}
         if self._segments:
-            rows, keys = torch.zeros_like(real), torch.zeros_like(real)
+            rows = torch.zeros_like(real)
+            keys = torch.zeros_like(real)
             for text, sides in enumerate(self._segments):
                 rows[text, sides.reading] = True
                 keys[text, sides.read] = True
@@ -117,7 +119,8 @@ class SegmentPass:
             for text, spans in enumerate(self._spans):
                 kurtosis = receiver_kurtosis(weights[text], spans)
                 if kurtosis is not None:
-                    known, number = np.isfinite(kurtosis), [self._numbers[text]]
+                    known = np.isfinite(kurtosis)
+                    number = [self._numbers[text]]
                     sums.add("receiver", layer, number, np.where(known, kurtosis, 0.0)[None])
                     sums.add("receivers", layer, number, known.astype(np.float64)[None])
         for layer, alignment in self._alignments.items():

@@ -39,12 +39,15 @@ def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
 
 
 def _answer(request: Request) -> Any:
-    run, values, more = request.run, request.values, (request.progress, request.session)
+    run = request.run
+    values = request.values
+    more = (request.progress, request.session)
     counts = {name: values[name] for name in ("draws", "seed") if values[name] is not None}
     if values["needle"] is not None:
         from attnscope.studies.heads.needle import DEPTHS, LENGTHS, NeedleOptions, find_needle, read_filler
 
-        lengths, depths = values["lengths"] or LENGTHS, values["depths"] or DEPTHS
+        lengths = values["lengths"] or LENGTHS
+        depths = values["depths"] or DEPTHS
         hidden = values["needle"], values["answer"], read_filler(values["filler"])
         return find_needle(run, NeedleOptions(*hidden, lengths, depths, **counts), *more)
     if values["measure"] is not None or run.key is not None:

@@ -186,8 +186,10 @@ _MEANINGS = (
 
 def scaled(number: int, step: int, units: Sequence[str]) -> str:
     """Format a number with three digits and a unit: 1048576 as `1.00 MiB`."""
-    value, unit = float(number), 0
+    value = float(number)
+    unit = 0
     while value >= 999.5 and unit < len(units) - 1:
-        value, unit = value / step, unit + 1
+        value = value / step
+        unit = unit + 1
     digits = 0 if unit == 0 else max(0, 3 - len(str(int(value))))
     return f"{value:.{digits}f} {units[unit]}".rstrip()

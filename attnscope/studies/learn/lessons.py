@@ -62,7 +62,8 @@ def _scores(m: Material) -> list[LessonStep]:
     products = m.query_vector * key
     order = np.argsort(-np.abs(products), kind="stable")[:_TERMS]
     terms = " + ".join(f"({_say(m.query_vector[d])} × {_say(key[d])})" for d in order)
-    label, here = m.labels[best], m.row_label
+    label = m.labels[best]
+    here = m.row_label
     choices, answer = _pick(m.labels, allowed)
     lengths = float(np.linalg.norm(m.query_vector)), float(np.linalg.norm(key))
     cosine = m.scores[best] / (lengths[0] * lengths[1])
@@ -98,12 +99,15 @@ def _scores(m: Material) -> list[LessonStep]:
 
 
 def _scale(m: Material) -> list[LessonStep]:
-    scale, root = m.explanation.scale, float(np.sqrt(m.width))
+    scale = m.explanation.scale
+    root = float(np.sqrt(m.width))
     how = scale_text(scale, m.width)
     by = f"÷ {_say(root)}" if how.startswith("÷") else how
     best = int(np.where(m.allowed, m.scores, -np.inf).argmax())
-    scores, scaled = m.scores[m.allowed], m.times_scale[m.allowed]
-    with_scale, without = m.weights[m.allowed], softmax(scores)
+    scores = m.scores[m.allowed]
+    scaled = m.times_scale[m.allowed]
+    with_scale = m.weights[m.allowed]
+    without = softmax(scores)
     spread = float(scores.std()), float(scaled.std())
     return [
         LessonStep(
@@ -172,7 +176,8 @@ def _mask(m: Material) -> list[LessonStep]:
 
 def _softmax(m: Material) -> list[LessonStep]:
     masked = np.where(m.allowed, m.scaled, -np.inf)
-    maximum, best = float(masked.max()), int(masked.argmax())
+    maximum = float(masked.max())
+    best = int(masked.argmax())
     powers = np.exp(masked - maximum)
     total = float(powers.sum())
     sharper = softmax(masked / 0.5)
@@ -291,12 +296,14 @@ def _heads(m: Material) -> list[LessonStep]:
 
 
 def _directions(m: Material) -> list[LessonStep]:
-    both, past = m.weights_under(BIDIRECTIONAL), m.weights_under(CAUSAL)
+    both = m.weights_under(BIDIRECTIONAL)
+    past = m.weights_under(CAUSAL)
     n = both.shape[1]
     later = np.triu(np.ones((n, n), dtype=bool), 1)
     ahead = float((both[m.head] * later).sum(1).mean())
     moved = np.abs(both[m.head] - past[m.head]).sum(1) / 2
-    first, second = 0, min(1, n - 1)
+    first = 0
+    second = min(1, n - 1)
     names = [f"{query} {label.partition(' ')[2]}" for query, label in enumerate(m.labels)]
     choices, answer = _pick(names, moved)
     return [
@@ -336,7 +343,8 @@ def _sinks(m: Material) -> list[LessonStep]:
     choices, answer = _pick(names, first)
     longer = TextInput(f"{m.run.texts[0].text} {_PADDING_TEXT}")
     padded = m.report(None, (m.run.texts[0], longer), show_padding=True).texts
-    n, padding = len(m.explanation.tokens), padded[0].padding
+    n = len(m.explanation.tokens)
+    padding = padded[0].padding
     batched = padded[0].heads[m.head].stages["weights"][:n]  # (n, n + padding)
     difference = float(np.abs(m.text_report().heads[m.head].stages["weights"] - batched[:, :n]).max())
     on_padding = float(batched[:, n:].sum())

@@ -19,7 +19,8 @@ from attnscope.studies.explain.run import explain
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 _LONGEST = 64  # tokens of a lesson's text
-CAUSAL, BIDIRECTIONAL = "causal", "bidirectional"
+CAUSAL = "causal"
+BIDIRECTIONAL = "bidirectional"
 
 
 @dataclass

@@ -64,8 +64,10 @@ def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, se
         raise UsageError("needs the queries of all tokens", where=arg("measure", run.measure), hint=hint)
     rollout_plan = plan_rollout(run, source)
     model, device = session.load(rollout_plan.plan)
-    find, count = _zeroing if rollout_plan.measure.zeroing else _weights, len(rollout_plan.shown)
-    texts, engine = [], None
+    find = _zeroing if rollout_plan.measure.zeroing else _weights
+    count = len(rollout_plan.shown)
+    texts = []
+    engine = None
     for number, text in enumerate(rollout_plan.shown):
         text_plan = replace(rollout_plan.plan, text_plans=[rollout_plan.plan.text_plans[number]])
         batch, engine = prepare(text_plan, model, device)
@@ -94,7 +96,8 @@ def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
 
 def _check_options(run: RunConfig) -> None:
     """Refuse options that do not apply to a matrix of whole layers."""
-    measure, other = run.measure, f"remove it, or {arg('measure')}"
+    measure = run.measure
+    other = f"remove it, or {arg('measure')}"
     either = f"remove {arg('words')} or {arg('measure')}"
     refused = (
         (run.head.word is None, arg("head"), f"{measure} combines all heads of a layer", "remove it"),
@@ -127,7 +130,8 @@ def _check_model(source: ModelSource, measure: RolloutMeasure) -> None:
 def _layers(run: RunConfig, source: ModelSource, measure: RolloutMeasure) -> list[int]:
     """Return the layers, ascending; a product needs all layers between them that let tokens read each other."""
     if run.layer.word == "mean":
-        message, hint = f"{measure.name} cannot be averaged over layers", "use all, or a range such as 0-3"
+        message = f"{measure.name} cannot be averaged over layers"
+        hint = "use all, or a range such as 0-3"
         raise UsageError(message, where=arg("layer"), hint=hint)
     layers = sorted(present_layers(run.layer, source).numbers(source.config.n_layers, "layer"))
     kinds = source.config.layer_map
@@ -146,8 +150,10 @@ def _layers(run: RunConfig, source: ModelSource, measure: RolloutMeasure) -> lis
 
 def _within(run: RunConfig, text: TextPlan) -> TextPlan:
     """Return a text with as many rows and columns as are shown of a long one, and a note on the others."""
-    notes, size = list(text.notes), run.window
-    queries, keys = text.queries, text.keys
+    notes = list(text.notes)
+    size = run.window
+    queries = text.queries
+    keys = text.keys
     if size is not None and run.query is None and len(queries) > size:
         notes.append(f"rows 0–{size - 1} of {len(queries)} shown; --query selects others")
         queries = queries[:size]
@@ -167,7 +173,8 @@ def _plan(
     )
     plan = plan_for_texts(request, source, texts)
     longest = max(texts, key=lambda text: len(text.tokens))
-    cells, matrices = len(longest.tokens) ** 2, 1 if measure.cumulative else len(layers)
+    cells = len(longest.tokens) ** 2
+    matrices = 1 if measure.cumulative else len(layers)
     results = matrices * sum(len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown)
     demand = replace(
         memory_demand(replace(plan, text_plans=[longest])),
@@ -192,7 +199,8 @@ def _weights(
     """Return the weights of every layer averaged over heads, (T, T) each; 0 in fully masked rows."""
     from attnscope.model.recorders import MatrixRecorder
 
-    every, heads = plan.text_plans[0].queries, range(engine.sizes[1])
+    every = plan.text_plans[0].queries
+    heads = range(engine.sizes[1])
     recorders = {layer: MatrixRecorder(("weights",), heads, every, every, mean=True) for layer in layers}
     forward(plan, batch, engine, {layer: [recorder] for layer, recorder in recorders.items()}, step)
     return [

@@ -18,7 +18,8 @@ from attnscope.views.spans import Span, ours
 
 def present_rollouts(text: TextReport, settings: DisplaySettings, *, heat: bool) -> Iterator[ViewPart]:
     """Present each matrix, or the only row as a list, in which each layer that has a matrix is a column."""
-    rollouts, queries = text.rollouts, token_axis("query", text.tokens, text.queries)
+    rollouts = text.rollouts
+    queries = token_axis("query", text.tokens, text.queries)
     if not rollouts:
         return
     if len(text.queries) == 1 and not heat:
@@ -36,7 +37,8 @@ def present_rollouts(text: TextReport, settings: DisplaySettings, *, heat: bool)
 
 
 def _title(rollouts: Sequence[TokenRollout]) -> ViewPart:
-    first, last = rollouts[0], rollouts[-1]
+    first = rollouts[0]
+    last = rollouts[-1]
     name = first.name if first is last else f"{first.name} to {last.name}"
     measure = ROLLOUT_MEASURES.get(first.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
@@ -54,10 +56,12 @@ def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings) 
 
 def _row(text: TextReport, settings: DisplaySettings) -> list[Panel]:
     """Return the only row of every matrix: one column of a list each."""
-    rollouts, query = text.rollouts, text.queries[0]
+    rollouts = text.rollouts
+    query = text.queries[0]
     if len(rollouts) == 1:
         layers = rollouts[0].layers
-        of, names = f"of each token before layer {layers[0]} in this token after layer {layers[-1]}; all", [SHARES]
+        of = f"of each token before layer {layers[0]} in this token after layer {layers[-1]}; all"
+        names = [SHARES]
     else:
         of = "of each token before a layer in this token after it; each layer's"
         names = [rollout.name for rollout in rollouts]

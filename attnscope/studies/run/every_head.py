@@ -58,12 +58,15 @@ class RoleRecorders:
     def recorders(self, batch: "Batch", engine: "Engine") -> "Mapping[int, Sequence[Recorder]]":
         """Return recorders of the roles; none for cross-attention or a very long text."""
         sizes = engine.sizes
-        count, longest = len(batch.tokens.lengths), max(batch.tokens.lengths)
+        count = len(batch.tokens.lengths)
+        longest = max(batch.tokens.lengths)
         if batch.context is not None or sizes[0] * sizes[1] * count * longest**2 > _CELLS:
             return {}
         from attnscope.studies.heads.measure import TextPass
 
-        self._pass, self._sizes, self._longest = TextPass(batch, range(count), engine), sizes, longest
+        self._pass = TextPass(batch, range(count), engine)
+        self._sizes = sizes
+        self._longest = longest
         return self._pass.recorders
 
     def of_texts(self, count: int) -> list[TextRoles | None]:

@@ -145,7 +145,8 @@ def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | 
         return remarks
     weight, content = (np.where(known, a, np.float32(-1)) / a[known].max() for a in (weight, content))
     for k in np.flatnonzero(known):
-        by_weight, by_content = int((weight > weight[k]).sum()), int((content > content[k]).sum())
+        by_weight = int((weight > weight[k]).sum())
+        by_content = int((content > content[k]).sum())
         if by_weight < by_content and weight[k] >= max(MATTERS, SHARP * content[k]):
             remarks[k] = "▾", "high weight, small value"
         if by_content < by_weight and content[k] >= max(MATTERS, SHARP * weight[k]):

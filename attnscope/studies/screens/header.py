@@ -206,10 +206,13 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
 
     `around`: start of the word that has to be shown if not all of the text fits.
     """
-    rows, padding, hidden = list[int](), 0, list[int]()
+    rows = list[int]()
+    padding = 0
+    hidden = list[int]()
     if isinstance(text, TextReport):
         rows = text.queries if len(text.queries) < len(text.tokens) else []
-        padding, hidden = text.padding, text.hidden
+        padding = text.padding
+        hidden = text.hidden
     n_generated = sum(token.made for token in text.tokens)
     generated = f", {n_generated:,} of them generated (marked {NEW})" if n_generated else ""
     size = Span(f" · {counted(len(text.tokens) - padding, 'token')}{generated}")
@@ -259,12 +262,14 @@ def _quoted(text: str, settings: DisplaySettings, around: int = 0) -> tuple[Span
     longest = _LONGEST_TEXT[settings.verbose]
     if len(text) <= longest:
         return untrusted(text[:around]), untrusted(text[around:]), ()
-    size, start = longest // 2, 0
+    size = longest // 2
+    start = 0
     if around >= size // 2:
         start = min(around - size // 3, len(text) - size)
         start = text.find(" ", start, around) + 1 or start
     dots = [Span("…") if there else Span("") for there in (start > 0, start + size < len(text))]
-    lead, part = untrusted(text[start:around]), untrusted(text[max(start, around) : start + size])
+    lead = untrusted(text[start:around])
+    part = untrusted(text[max(start, around) : start + size])
     return (dots[0], *lead), (*part, dots[1]), (Span(f" · {len(text):,} characters"),)
 
 
@@ -284,7 +289,8 @@ RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
 
 def head_name(head: HeadReport) -> str:
     """Name a layer and head, such as `L2H1`, or the heads of a mean."""
-    layer, which = str(head.layer), str(head.head)
+    layer = str(head.layer)
+    which = str(head.head)
     if "mean" not in (layer, which):
         return f"L{layer}H{which}"
     if layer == which:

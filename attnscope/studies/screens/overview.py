@@ -53,7 +53,8 @@ def least_attended(
 
 def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Iterator[ViewPart]:
     """Present the heaviest sources of a whole text, with their weight and their share of all of it."""
-    mass, left_out = columns.astype(np.float64), head.top.left_out
+    mass = columns.astype(np.float64)
+    left_out = head.top.left_out
     total = float(mass.sum())
     excluded = ranked_out(text.sources, left_out)
     order = [int(key) for key in np.argsort(-np.where(excluded, -1.0, mass), kind="stable")[:HEAVIEST]]
@@ -68,7 +69,8 @@ def _most_attended(text: TextReport, head: HeadReport, columns: Floats) -> Itera
         digits = digits_for(parts, 1)
         bars = []
         for n, (key, part) in enumerate(zip(order, parts.tolist(), strict=True)):
-            before, after = range(max(0, key - NEIGHBOURS), key)[::-1], range(key + 1, key + 1 + NEIGHBOURS)
+            before = range(max(0, key - NEIGHBOURS), key)[::-1]
+            after = range(key + 1, key + 1 + NEIGHBOURS)
             around = ([token_span(text.sources, p) for p in side if p < len(text.sources)] for side in (before, after))
             numbers = [f"{mass[key]:,.1f}", f"{digits.text(part)} %"]
             bars.append(Bar(n, float(mass[key] / mass[order[0]]), numbers, None, *around))

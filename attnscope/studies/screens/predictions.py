@@ -34,7 +34,10 @@ def continuation(text: TextReport) -> Iterator[ViewPart]:
     count = len(text.generated)
     caption = "  1 token, the most probable one" if count == 1 else f"  {count} tokens, each the most probable one"
     yield paragraph((Span("generated", "bold"), Span(caption, "dim")))
-    wide, shares, seconds, tokens = len(str(len(text.tokens) - 1)), list[float](), list[str](), list[Spans]()
+    wide = len(str(len(text.tokens) - 1))
+    shares = list[float]()
+    seconds = list[str]()
+    tokens = list[Spans]()
     for prediction in text.generated:
         best, *others = prediction.tokens
         tokens.append((Span(f"{prediction.position + 1:>{wide}} "), Span(best.text, "", "token")))
@@ -53,7 +56,8 @@ def generated_row(prediction: Prediction) -> Text:
 
 def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
     """Present the predicted position, and the mask if it is not the one that is shown."""
-    place, token = Span(f"{prediction.position} "), token_span(text.tokens, prediction.position)
+    place = Span(f"{prediction.position} ")
+    token = token_span(text.tokens, prediction.position)
     where = Span(" after " if prediction.kind == "next" else " in place of ", "dim")
     own = report.mask.what_if == "same-scores"
     under = (Span(", under the model's own mask", "dim"),) if own else ()

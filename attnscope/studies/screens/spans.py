@@ -82,7 +82,8 @@ def present_spans(
 
 def averaged_heads(spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str]:
     """Return the layers and heads that a span matrix averages (None for all), and their name."""
-    selected, n_heads = spans.selected, spans.weights.shape[1]
+    selected = spans.selected
+    n_heads = spans.weights.shape[1]
     n_layers = len(_attending(spans))
     if selected is None or len(selected) == n_layers * n_heads:
         return None, f"mean of all {n_layers * n_heads} heads"
@@ -148,7 +149,8 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     """Present the reading of a span: each span's share, its most attended tokens, and the shaded text."""
     heads, whose = averaged_heads(spans)
     weights, sink = mean_weights(spans, heads)
-    shares, names = weights[spans.query], spans.text.names
+    shares = weights[spans.query]
+    names = spans.text.names
     name = Span(names[spans.query], "bold", "untrusted")
     caption = f"  {counted(len(spans.rows), 'token')}, {whose}: share of their weight on each span"
     yield paragraph((name, Span(" reads", "bold"), Span(caption, "dim")))
@@ -158,7 +160,8 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     shown = joined_spans(spans)
     share = [float(np.nansum(shares[members])) for members in shown.members]
     labels = [untrusted(name) for name in shown.names]
-    values, sizes = list(share), [str(size) for size in shown.sizes]
+    values = list(share)
+    sizes = [str(size) for size in shown.sizes]
     if sink is not None:
         labels.append(ours("(sink)"))
         values.append(float(sink[spans.query]))
@@ -189,7 +192,9 @@ def _share_texts(shares: Sequence[float], settings: DisplaySettings) -> list[str
 
 def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
     """Present the tokens of each span that receive most weight over all heads."""
-    cells, digits, received = [], _digits(3, settings), np.nan_to_num(spans.received)
+    cells = []
+    digits = _digits(3, settings)
+    received = np.nan_to_num(spans.received)
     for members in shown.members:
         tokens = [at for at, span in enumerate(spans.text.of_token) if span in members]
         most = sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
@@ -216,7 +221,8 @@ def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
 
 def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Table:
     """Present the spans that each token of the reading span attends to most; of many tokens, the last."""
-    count, digits = min(MOST, len(spans.rows)), _digits(max(2, settings.precision), settings)
+    count = min(MOST, len(spans.rows))
+    digits = _digits(max(2, settings.precision), settings)
     sources = []
     for shares in np.nan_to_num(spans.shares[-count:]):
         best = [n for n in np.argsort(-shares, kind="stable")[:_ATTENDED].tolist() if shares[n] > 0]
@@ -231,10 +237,12 @@ def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) ->
 
 def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: DisplaySettings) -> Text:
     """Return the text, each span on a background that shows its share."""
-    largest, digits = float(np.nanmax(shares)) or 1.0, _digits(max(2, settings.precision), settings)
+    largest = float(np.nanmax(shares)) or 1.0
+    digits = _digits(max(2, settings.precision), settings)
     items: list[Spans] = []
     for span, run in groupby(range(len(spans.text.of_token)), lambda position: spans.text.of_token[position]):
-        share, words = float(np.nan_to_num(shares[span])), _excerpt(text, list(run), settings)
+        share = float(np.nan_to_num(shares[span]))
+        words = _excerpt(text, list(run), settings)
         if not words.strip():  # line breaks of a template; the table has their share
             continue
         label = Span(f"[{spans.text.names[span]} {digits.text(share)}] ", "dim", "untrusted")

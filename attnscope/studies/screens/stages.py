@@ -29,7 +29,8 @@ def stage_matrices(
         matrix = head.stages[name]
         columns = keys
         if name == "weights" and head.rows.sink is not None:
-            matrix, columns = np.column_stack((matrix, head.rows.sink)), with_sink(keys)
+            matrix = np.column_stack((matrix, head.rows.sink))
+            columns = with_sink(keys)
         if name == "output":
             columns = dim_axis(matrix.shape[1])
         caption, pictured = (
@@ -93,7 +94,8 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: Displa
     zeros = zero if (head.stages[stage] == 0).any() else ""
     sink = " (column +)" if picture else ""
     of = f"softmax of masked and the head's sink{sink}" if head.rows.sink is not None else "softmax of masked"
-    with_its_sink, whole = " with its sink" * (head.rows.sink is not None), "100 %" if settings.percent else "1"
+    with_its_sink = " with its sink" * (head.rows.sink is not None)
+    whole = "100 %" if settings.percent else "1"
     row_sum = f"each row{with_its_sink} sums to {whole}"
     return f"{mean}{of}{in_percent(settings)}; {row_sum}{scope}{zeros}{masked}"
 

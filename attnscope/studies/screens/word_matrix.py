@@ -24,11 +24,13 @@ def word_axes(text: TextReport, words: TextWords) -> tuple[Axis, Axis]:
 
 def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -> Panel:
     """Present the weights between words as a matrix."""
-    words, merged = text.words, head.words
+    words = text.words
+    merged = head.words
     assert words is not None and merged is not None
     matrix, (rows, columns) = merged.weights, word_axes(text, words)
     if merged.sink is not None:
-        matrix, columns = np.column_stack((matrix, merged.sink)), with_sink(columns)
+        matrix = np.column_stack((matrix, merged.sink))
+        columns = with_sink(columns)
     masked = [bool(np.isnan(row).all()) for row in matrix]
     caption = ours(f"between words: summed over a word's keys, averaged over its queries{in_percent(settings)}")
     return matrix_panel(matrix, masked, (rows, columns), ours("weights"), caption, settings)
@@ -36,7 +38,8 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
 
 def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, *, compact: bool) -> Bars:
     """Rank the words that every word attends to, by weight; words with a left-out token are left out."""
-    words, merged = text.words, head.words
+    words = text.words
+    merged = head.words
     assert words is not None and merged is not None
     out = ranked_out(text.sources, head.top.left_out)
     excluded = np.array([bool(out[word].any()) for word in words.keys])

@@ -38,9 +38,11 @@ from attnscope.views.walk.place import Action, Begin, Spot
 from attnscope.views.walk.scene import Progress, Scene, Source, WalkCut
 
 # Columns and lines from which all panels are shown at once.
-_WIDE, _HIGH = 100, 28
+_WIDE = 100
+_HIGH = 28
 # Columns of the panel of heads, and of a terminal in which the panel may take more.
-_HEADS, _ROOMY = 34, 120
+_HEADS = 34
+_ROOMY = 120
 # Columns from which the footer of a small terminal has room for a key beside the arithmetic.
 _FOOTED = 70
 # An edited text is computed after this number of seconds without a key.
@@ -204,7 +206,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
         """Return the lines before anything has been computed: titles, the text, and the progress."""
-        ink, state = self.state.ink, self.state
+        ink = self.state.ink
+        state = self.state
         lines: list[Line] = [[Segment(f" {name} ", state.title(name))]]
         if name == "text":
             text = ink.name(Span(state.source.texts[0], origin="untrusted"))
@@ -228,7 +231,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             heads = min(max(_HEADS, 6 + 6 * n_heads), most)
         row = min(60, 40 + max(0, (width - _ROOMY) // 4)) - (4 if heads > _HEADS else 0)
         for name in ("heads", "matrix", "row", "text"):
-            pane, shown = self.panes[name], self._wide or self.state.place.panel == name
+            pane = self.panes[name]
+            shown = self._wide or self.state.place.panel == name
             pane.display = shown
             pane.styles.margin = (0, 0) if not self._wide else {"heads": (0, 1, 0, 0), "row": (0, 0, 0, 1)}.get(name, 0)
             if name == "text":
@@ -245,8 +249,10 @@ class ExploreApp(App[int], inherit_bindings=False):
             pane.redraw()
 
     def _title(self, width: int) -> Line:
-        state, ink = self.state, self.state.ink
-        scene, spot = state.scene, state.place.spot
+        state = self.state
+        ink = self.state.ink
+        scene = state.scene
+        spot = state.place.spot
         line: Line = [Segment(" attnscope ", TITLE), Segment(" ")]
         if scene is None:
             return cut([*line, Segment(ink.plain(state.status or "starting"), DIM)], width)
@@ -254,7 +260,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             line += [Segment(" RANDOM WEIGHTS ", ink.style("alarm")), Segment(" ")]
         name = f"L{scene.layers[spot.layer]}H{scene.heads[spot.head]}" if state.head is None else state.head.name
         short: Line = [*line, Segment(ink.plain(f" {name}"))]
-        model, mask = escape_control(scene.model), state.variant().mask
+        model = escape_control(scene.model)
+        mask = state.variant().mask
         line += [Segment(ink.plain(model if len(model) <= _MODEL else f"…{model[1 - _MODEL :]}"), BOLD)]
         mask = f"{mask} ({scene.mask})" if mask == "own" and scene.mask else mask
         remarks: list[tuple[str, Style | None]] = [(name, None), (f"mask {escape_control(mask)}", DIM)]
@@ -283,9 +290,11 @@ class ExploreApp(App[int], inherit_bindings=False):
             choices = [Segment(f" {key} {what} ", clickable(what)) for key, what in _COPY.items()]
             return cut([Segment(" copy ", TITLE), *choices, Segment(" Esc nothing")], width)
         line = self._brief_arithmetic()
-        named, used = {action.name: action for action in self.actions}, cells_wide(line)
+        named = {action.name: action for action in self.actions}
+        used = cells_wide(line)
         for action in (named[name] for name in FOOTER if named[name].keys):
-            key, calls = self.state.ink.plain(spell_key(action.keys[0])), clickable(action.name)
+            key = self.state.ink.plain(spell_key(action.keys[0]))
+            calls = clickable(action.name)
             used += 2 * bool(line) + cell_len(key) + 1 + len(action.brief)
             if used > width:
                 break
@@ -295,7 +304,9 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _brief_arithmetic(self) -> Line:
         """Return the arithmetic of the cell, which a small terminal shows in its last line."""
         state = self.state
-        scene, head, panel = state.scene, state.head, state.place.panel
+        scene = state.scene
+        head = state.head
+        panel = state.place.panel
         if self._wide or scene is None or head is None:
             return []
         formula = arithmetic(head, cell_numbers(scene, head, state.place.spot.query, state.key), state.forbidden)
@@ -396,7 +407,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._prompt("pick", "its number, its id, or some of its words", "")
 
     def _pick(self, needle: str) -> None:
-        source, start = self.state.source, self.state.place.spot.text
+        source = self.state.source
+        start = self.state.place.spot.text
 
         def went(number: int | None) -> None:
             if number is None:
@@ -410,15 +422,19 @@ class ExploreApp(App[int], inherit_bindings=False):
         if not self.state.source.computes:
             self.state.error = "another text takes the model: attnscope explore TEXT"
             return
-        self._before, text = self.state.source, self.state.source.texts[self.state.place.spot.text]
+        self._before = self.state.source
+        text = self.state.source.texts[self.state.place.spot.text]
         self._prompt("edit", "the text; Enter keeps it, Esc brings back the one before", text)
 
     def _cut(self) -> None:
         """Cut the head or the edge under the cursor, or put it back."""
-        scene, spot, panel = self.state.scene, self.state.place.spot, self.state.place.panel
+        scene = self.state.scene
+        spot = self.state.place.spot
+        panel = self.state.place.panel
         if scene is None:
             return
-        layer, head = scene.layers[spot.layer], scene.heads[spot.head]
+        layer = scene.layers[spot.layer]
+        head = scene.heads[spot.head]
         if not isinstance(layer, int) or not isinstance(head, int) or not self.state.source.computes:
             self.state.error = "cutting takes the model, and a numbered layer and head"
             return
@@ -440,7 +456,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.worker.post(Job("roles", self.state.source.measure_roles, lambda _: self._arrived()))
 
     def _explain(self) -> None:
-        scene, spot = self.state.scene, self.state.place.spot
+        scene = self.state.scene
+        spot = self.state.place.spot
         if scene is None:
             return
         at = self.state.variant(), spot.layer, spot.head, spot.query
@@ -555,7 +572,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def ask(self) -> None:
         """Compute the first missing part of the screen."""
-        source, stage = self.state.source, self.state.place.stage
+        source = self.state.source
+        stage = self.state.place.stage
         if not source.computes:
             self.state.settle()
         for variant, spot in self.state.wants():
@@ -567,7 +585,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def _rows(self, spot: Spot) -> tuple[int, int]:
         """Return the first and last query whose exact rows are wanted: a block around the cursor."""
-        scene, first = self.state.scene, spot.query // _AROUND * _AROUND
+        scene = self.state.scene
+        first = spot.query // _AROUND * _AROUND
         last = 0 if scene is None else len(scene.queries.positions) - 1
         return max(0, min(first, last)), min(last, first + _AROUND - 1)
 
@@ -604,8 +623,10 @@ class ExploreApp(App[int], inherit_bindings=False):
 
         While a place is pinned, it is a comparison; of places that no comparison has, the commands of both.
         """
-        state, place = self.state, self.state.place
-        scene, pin = state.scene, place.pinned
+        state = self.state
+        place = self.state.place
+        scene = state.scene
+        pin = place.pinned
         if scene is None or scene.command is None:
             return ""
         here = command(scene, place.spot, place.stage, place.cuts)
@@ -624,7 +645,8 @@ def spell_positions(positions: Sequence[int]) -> str:
 
 def find(scene: Scene, needle: str, query: int, step: int) -> int | None:
     """Return the next query whose name contains a text, in any case; None for none."""
-    names, wanted = scene.queries.names, needle.casefold()
+    names = scene.queries.names
+    wanted = needle.casefold()
     for n in range(1, len(names) + 1):
         at = (query + n * step) % len(names)
         if wanted in names[at].text.casefold():
@@ -634,10 +656,14 @@ def find(scene: Scene, needle: str, query: int, step: int) -> int | None:
 
 def copied(state: WalkState, what: str) -> str:
     """Return a cell, row or matrix as tab-separated text, with every digit."""
-    scene, head, spot, stage = state.scene, state.drawn, state.place.spot, state.drawn_stage
+    scene = state.scene
+    head = state.drawn
+    spot = state.place.spot
+    stage = state.drawn_stage
     if scene is None or head is None:
         return ""
-    axis, number = state.columns, partial(np.format_float_positional, unique=True, trim="-")
+    axis = state.columns
+    number = partial(np.format_float_positional, unique=True, trim="-")
     names = [escape_control(span.text) for span in axis.names] or [f"dim {n}" for n in axis.positions]
     queries = [escape_control(span.text) for span in scene.queries.names]
     if what == "cell":

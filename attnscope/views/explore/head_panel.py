@@ -15,9 +15,11 @@ from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
 # Largest number of cells and lines of a thumbnail.
-_WIDEST, _TALLEST = 12, 6
+_WIDEST = 12
+_TALLEST = 6
 # Lines above and below the heads.
-_ABOVE, _LEGEND = 2, 4
+_ABOVE = 2
+_LEGEND = 4
 _WEIGHTS = Scale(0.0, 1.0, False)
 
 
@@ -45,13 +47,18 @@ class HeadsPanel:
         scene = state.scene
         if scene is None or height < 3 or width < 8:
             return []
-        ink, place = state.ink, state.place
+        ink = state.ink
+        place = state.place
         label = max(len(_layer(layer)) for layer in scene.layers) + 2
-        n_layers, n_heads = len(scene.layers), len(scene.heads)
-        room, lines, pictures = width - label, height - _ABOVE - _LEGEND, place.display == "thumbnails"
+        n_layers = len(scene.layers)
+        n_heads = len(scene.heads)
+        room = width - label
+        lines = height - _ABOVE - _LEGEND
+        pictures = place.display == "thumbnails"
         wide = max(2 if pictures or place.display == "roles" else 5, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
-        beside, below = max(1, room // wide), max(1, lines // tall)
+        beside = max(1, room // wide)
+        below = max(1, lines // tall)
         self.left = scroll(self.left, place.spot.head, beside, n_heads, beside=0)
         self.top = scroll(self.top, place.spot.layer, below, n_layers, beside=0)
         heads = range(self.left, min(n_heads, self.left + beside))
@@ -77,7 +84,8 @@ class HeadsPanel:
         if self._last is None:
             return None
         layers, heads, label, wide, tall = self._last
-        layer, head = layers.start + (y - _ABOVE) // tall, heads.start + (x - label) // wide
+        layer = layers.start + (y - _ABOVE) // tall
+        head = heads.start + (x - label) // wide
         if y < _ABOVE or x < label or layer not in layers or head not in heads:
             return None
         return Action("goto", replace(state.place.spot, layer=layer, head=head, key=None))
@@ -86,7 +94,8 @@ class HeadsPanel:
 def _layer_lines(
     state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int
 ) -> list[Line]:
-    place, ink = state.place, state.ink
+    place = state.place
+    ink = state.ink
     here = layer == place.spot.layer
     mark = (">" if ink.ascii else "▸") if here else " "
     names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
@@ -113,7 +122,9 @@ def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) ->
 
 def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:
     """Return the letter of a head's role, or its number, and the colour of it."""
-    ink, roles, display = state.ink, scene.roles, state.place.display
+    ink = state.ink
+    roles = scene.roles
+    display = state.place.display
     if display != "roles":
         number = _of_display(scene, display)
         return ("", DIM) if number is None else number.made(ink, lambda: _numbers(ink, number))[layer][head]
@@ -125,7 +136,9 @@ def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) 
 
 def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
     """Describe the number of the head under the cursor, in two lines."""
-    ink, spot, display = state.ink, state.place.spot, state.place.display
+    ink = state.ink
+    spot = state.place.spot
+    display = state.place.display
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
     if display == "roles":
         return _role_legend(state, scene, name, width)
@@ -141,7 +154,9 @@ def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
 
 def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[Line]:
     """Say the role of the head under the cursor, and what the letters stand for."""
-    ink, spot, roles = state.ink, state.place.spot, scene.roles
+    ink = state.ink
+    spot = state.place.spot
+    roles = scene.roles
     if roles is None:
         hint = "r measures roles" if state.source.computes else "roles are not known here"
         return [[Segment(fit(ink.plain(hint), width), DIM)]]
@@ -186,7 +201,8 @@ def _numbers(ink: Ink, number: HeadNumber) -> list[list[tuple[str, Style]]]:
     """Return how the number of every head is written, and its colour."""
     finite = number.values[np.isfinite(number.values)]
     scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else Scale(0.0, 1.0, False)
-    digits, written = digits_for(number.values, 2), []
+    digits = digits_for(number.values, 2)
+    written = []
     for values, row in zip(number.values.tolist(), steps(number.values, scale).tolist(), strict=True):
         texts = ["" if np.isnan(value) else ink.plain(digits.text(value)) for value in values]
         styles = [ink.cell(step, signed=False) if step >= 0 else DIM for step in row]

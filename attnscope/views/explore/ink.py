@@ -20,7 +20,8 @@ from attnscope.views.terminal.screen import STYLES
 # Number of steps of a ramp.
 _STEPS = 64
 # These stand in place of a step: nothing is known of a cell, or the mask forbids it.
-NONE, FORBIDDEN = -1, -2
+NONE = -1
+FORBIDDEN = -2
 # Only this number of characters of a name is read, because a token may have any length.
 _LONGEST = 400
 
@@ -160,7 +161,8 @@ def bar(share: float, width: int, *, ascii: bool = False) -> str:
 
 def wrapped(text: str, width: int) -> list[str]:
     """Break a text at blanks into lines of `width` cells; a longer word is broken anywhere."""
-    lines, line = list[str](), ""
+    lines = list[str]()
+    line = ""
     for word in text.split(" "):
         while cell_len(word) > width > 0:
             if line:

@@ -25,7 +25,8 @@ _TALLEST = 4
 # Columns of a cell from which tokens stand above the columns.
 _NAMED = 4
 # Lines above and below the cells.
-_ABOVE, _BELOW = 3, 1
+_ABOVE = 3
+_BELOW = 1
 _STAGE_MEANINGS = {
     "scores": "q·k",
     "scaled": "scores × scale",
@@ -78,13 +79,16 @@ class MatrixPanel:
         column = layout.columns.start + (x - layout.label) // layout.cell
         if row not in layout.rows or column not in layout.columns:
             return None
-        zoom, bounds = layout.zoom, state.bounds
+        zoom = layout.zoom
+        bounds = state.bounds
         changes = {"query": min(row * zoom, bounds.queries - 1)}
         changes["dim" if state.place.stage == OUTPUT else "key"] = min(column * zoom, len(state.columns.positions) - 1)
         return Action("goto", replace(state.place.spot, **changes))
 
     def _layout(self, state: WalkState, scene: Scene, width: int, height: int) -> "_Layout":
-        place, ink, zoom = state.place, state.ink, state.place.zoom
+        place = state.place
+        ink = state.ink
+        zoom = state.place.zoom
         n_rows = -(-len(scene.queries.positions) // zoom)
         n_columns = -(-len(state.columns.positions) // zoom)
         lines = height - _ABOVE - _BELOW
@@ -93,20 +97,30 @@ class MatrixPanel:
         label = scene.queries.digits + 3 + min(longest, _NAMES, max(4, width // 4))
         room = max(1, width - label)
         square = 2 if zoom == 1 or 2 * n_columns <= room else 1  # of a map, all columns are in sight if they fit
-        per_line, tall, numbers = 1, 1, False
+        per_line = 1
+        tall = 1
+        numbers = False
         if place.digits and zoom == 1:
-            cell, mode, numbers = state.written(_digits_of)[1], "digits", True
+            cell = state.written(_digits_of)[1]
+            mode = "digits"
+            numbers = True
         elif not ink.colours:
-            cell, mode = square, "shades"
+            cell = square
+            mode = "shades"
         elif ink.ascii or (n_rows <= lines and 2 * n_columns <= room):
             # Blocks are as large as there is room, with numbers if they fit.
-            wide, across, mode = state.written(_digits_of)[1], room // n_columns, "blocks"
+            wide = state.written(_digits_of)[1]
+            across = room // n_columns
+            mode = "blocks"
             tall = max(1, min(_TALLEST, lines // n_rows, (across + 1) // 2))
             numbers = zoom == 1 and across >= wide
             cell = max(square, min(across, max(2 * tall, wide if numbers else 0)))
         else:
-            cell, per_line, mode = 1, 2, "halves"
-        fits_rows, fits_columns = max(1, lines * per_line // tall), max(1, room // cell)
+            cell = 1
+            per_line = 2
+            mode = "halves"
+        fits_rows = max(1, lines * per_line // tall)
+        fits_columns = max(1, room // cell)
         self.top = scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
         self.left = scroll(self.left, state.column // zoom, fits_columns, n_columns)
         rows = range(self.top, min(n_rows, self.top + fits_rows))
@@ -114,7 +128,9 @@ class MatrixPanel:
         return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall, numbers)
 
     def _head(self, state: WalkState, scene: Scene, layout: "_Layout", shown: Window, width: int) -> list[Line]:
-        ink, place, head = state.ink, state.place, state.head
+        ink = state.ink
+        place = state.place
+        head = state.head
         stage = state.drawn_stage
         name = "" if head is None else head.name
         description = _STAGE_MEANINGS[stage]
@@ -126,16 +142,20 @@ class MatrixPanel:
         if scene.members is not None and stage == "weights":
             description = "mean of queries, sum of keys"
         if stage == DIFFERENCE:
-            pin, masks = "" if state.pinned is None else state.pinned.name, state.source.masks
+            pin = "" if state.pinned is None else state.pinned.name
+            masks = state.source.masks
             if place.pinned is not None and place.pinned.mask != place.spot.mask:
-                name, pin = f"{name} {masks[place.spot.mask]}", f"{pin} {masks[place.pinned.mask]}"
-            name, stage = f"{name} − {pin}", place.stage
+                name = f"{name} {masks[place.spot.mask]}"
+                pin = f"{pin} {masks[place.pinned.mask]}"
+            name = f"{name} − {pin}"
+            stage = place.stage
             description = "difference" if state.drawn is not None else "no difference: other tokens or cells"
         title = [Segment(f" {ink.plain(stage)} ", state.title("matrix")), Segment(" " + ink.plain(name), BOLD)]
         title.append(Segment(ink.plain(f"  {description}"), DIM))
         kind = state.status if shown.kind == "missing" else ""
         kind = kind or _KINDS[shown.kind].format(place.zoom)
-        rows, columns = layout.rows, layout.columns
+        rows = layout.rows
+        columns = layout.columns
         parts = []
         if len(rows) < layout.n_rows or len(columns) < layout.n_columns:
             z = layout.zoom
@@ -201,7 +221,8 @@ def scroll(first: int, at: int, fits: int, count: int, beside: int = 2) -> int:
 
 def _column_names(state: WalkState, layout: _Layout, width: int) -> Line:
     """Return the tokens above their columns; positions for tokens that are wider."""
-    axis, wide = state.columns, layout.cell
+    axis = state.columns
+    wide = layout.cell
     pieces = [(" " * layout.label, PLAIN)]
     for column in layout.columns:
         name = state.ink.name(axis.names[column]) if axis.names else axis.number(column)
@@ -212,7 +233,8 @@ def _column_names(state: WalkState, layout: _Layout, width: int) -> Line:
 
 def _ruler(state: WalkState, scene: Scene, layout: _Layout, width: int) -> Line:
     """Return the line above the cells: the key under the cursor, with a mark above its column."""
-    ink, key = state.ink, state.column
+    ink = state.ink
+    key = state.column
     at = layout.label + (key // layout.zoom - layout.columns.start) * layout.cell + (layout.cell - 1) // 2
     axis = state.columns
     name = f"{axis.number(key)} {ink.name(axis.names[key])}" if axis.names else f"dim {axis.number(key)}"
@@ -226,7 +248,9 @@ def _ruler(state: WalkState, scene: Scene, layout: _Layout, width: int) -> Line:
 
 def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -> Line:
     """Return the label of the cursor's row, or of the first row of a line."""
-    ink, zoom, query = state.ink, layout.zoom, state.place.spot.query
+    ink = state.ink
+    zoom = layout.zoom
+    query = state.place.spot.query
     here = row <= query // zoom <= last
     at = query if here else row * zoom
     name = ink.name(axis.names[at]) if axis.names else ""
@@ -241,19 +265,22 @@ def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -
 
 
 def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
-    ink, signed = state.ink, state.drawn_stage != "weights"
+    ink = state.ink
+    signed = state.drawn_stage != "weights"
     shades = steps(shown.values, state.scale(shown.kind))
     cursor = state.place.spot.query // layout.zoom - layout.rows.start
     lines: list[Line] = []
     for first in range(0, len(layout.rows), layout.rows_per_line):
-        row, last = layout.rows.start + first, first + layout.rows_per_line
+        row = layout.rows.start + first
+        last = first + layout.rows_per_line
         label = _label(state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout)
         here = state.column // layout.zoom - layout.columns.start if first <= cursor < last else -1
         if layout.mode == "halves":
             below = shades[first + 1] if first + 1 < len(shades) else np.full(shades.shape[1], NONE)
             lines.append([*label, *_halves(ink, shades[first], below, signed, here, lower=cursor > first)])
             continue
-        texts, blank = _texts(state, scene, shown, shades[first], first, layout), [" " * layout.cell] * shades.shape[1]
+        texts = _texts(state, scene, shown, shades[first], first, layout)
+        blank = [" " * layout.cell] * shades.shape[1]
         # Numbers stand in the middle of a tall cell.
         named = (layout.tall - 1) // 2 if layout.numbers else 0
         for n in range(layout.tall):
@@ -265,7 +292,9 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> lis
 
 def _texts(state: WalkState, scene: Scene, shown: Window, row: np.ndarray, n: int, layout: _Layout) -> list[str]:
     """Return what is written in a row of the visible cells: numbers, shades, or a mark of forbidden cells."""
-    ink, head, stage = state.ink, state.drawn, state.drawn_stage
+    ink = state.ink
+    head = state.drawn
+    stage = state.drawn_stage
     if layout.mode == "shades":
         return [ink.shade(step, signed=stage != "weights")[: layout.cell] for step in row.tolist()]
     if not layout.numbers:
@@ -310,8 +339,10 @@ def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: 
 
 def _legend(state: WalkState, shown: Window, width: int) -> Line:
     """Return the ramp between the numbers at its ends."""
-    ink, scale = state.ink, state.scale(shown.kind)
-    head, stage = state.drawn, state.drawn_stage
+    ink = state.ink
+    scale = state.scale(shown.kind)
+    head = state.drawn
+    stage = state.drawn_stage
     if shown.kind == "missing" or head is None:
         return []
     signed = stage != "weights"

@@ -52,7 +52,8 @@ class Overlay(ModalScreen[None], inherit_bindings=False):
 
     def __init__(self, heading: str, text: Text) -> None:
         super().__init__()
-        self._heading, self._text = heading, text
+        self._heading = heading
+        self._text = text
 
     def compose(self) -> ComposeResult:
         """Create the box."""

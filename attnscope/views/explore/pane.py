@@ -24,7 +24,8 @@ class Pane(Widget, inherit_bindings=False):
         if not self.display:
             return
         width, height = self.size
-        before, self.lines = self.lines, self.app.draw(str(self.id), width, height) if width and height else []
+        before = self.lines
+        self.lines = self.app.draw(str(self.id), width, height) if width and height else []
         if before is self.lines:
             return
         for y in range(max(len(before), len(self.lines))):

@@ -62,10 +62,12 @@ class RowPanel:
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel."""
         self._keys = {}
-        scene, head = state.scene, state.head
+        scene = state.scene
+        head = state.head
         if scene is None or width < 10 or height < 3:
             return []
-        ink, query = state.ink, state.place.spot.query
+        ink = state.ink
+        query = state.place.spot.query
         lines = [_heading(state, scene, query, head, width)]
         if head is None:
             notice = state.status or "this head is not there"
@@ -99,7 +101,8 @@ class RowPanel:
 
 def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, width: int) -> Line:
     """Return the title, and the names of the two columns of numbers."""
-    axis, ink = scene.queries, state.ink
+    axis = scene.queries
+    ink = state.ink
     name = ink.name(axis.names[query]) if axis.names else ""
     of_head = "" if head is None else f"  {head.name}"
     known = head is not None and head.sources is not None and "value" in head.sources.measures
@@ -118,22 +121,26 @@ def _sources(
 
     They are the largest of an exact row, else the listed ones.
     """
-    row, ranked = head.row("weights", query), head.sources
+    row = head.row("weights", query)
+    ranked = head.sources
     if query in head.masked_rows:
         return [], None
     if row is not None and (ranked is None or not ranked.left_out):
         order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")
         count = max(1, min(count, int((row >= _LITTLE).sum())))
-        known, rest = listed_weights(scene, head, query, "value"), row[order[count:]]
+        known = listed_weights(scene, head, query, "value")
+        rest = row[order[count:]]
         sources = [
             SourceLine(key, _named(scene.keys, key, ink), float(row[key]), known.get(key))
             for key in order[:count].tolist()
         ]
-        more, rest = int((rest > 0).sum()), rest[np.isfinite(rest)].astype(np.float64)
+        more = int((rest > 0).sum())
+        rest = rest[np.isfinite(rest)].astype(np.float64)
         return sources, (f"{more} more", float(rest.sum())) if more else None
     if ranked is None:
         return [], None
-    values, sources = ranked.measures.get("value"), []
+    values = ranked.measures.get("value")
+    sources = []
     for rank, place in enumerate(ranked.places[query].tolist()[:count]):
         if place >= 0:
             value = None if values is None else float(values[query, rank])
@@ -174,7 +181,9 @@ def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -
 
 
 def _cell_lines(state: WalkState, scene: Scene, head: WalkHead, width: int) -> list[Line]:
-    ink, query, key = state.ink, state.place.spot.query, state.key
+    ink = state.ink
+    query = state.place.spot.query
+    key = state.key
     cell = cell_numbers(scene, head, query, key)
     names = [_named(axis, n, ink) for axis, n in ((scene.queries, query), (scene.keys, key))]
     room = max(4, (width - 10) // 2)

@@ -43,7 +43,8 @@ class WalkState:
 
     def variant(self, *, pinned: bool = False) -> Variant:
         """Return the variant of the place, or of the pinned place."""
-        place, masks = self.place, self.source.masks
+        place = self.place
+        masks = self.source.masks
         spot = place.pinned if pinned and place.pinned is not None else place.spot
         mask = masks[min(spot.mask, len(masks) - 1)]
         return Variant(spot.text, mask, place.pinned_cuts if pinned else place.cuts, place.unit)
@@ -67,7 +68,8 @@ class WalkState:
     @property
     def head(self) -> WalkHead | None:
         """The known numbers of the place's head; None while the scene belongs to another variant."""
-        spot, variant = self.place.spot, self.variant()
+        spot = self.place.spot
+        variant = self.variant()
         if self.scene is None or self._shown is None or self._shown[0] != variant:
             return None
         return self.source.head(variant, spot.layer, spot.head)
@@ -79,7 +81,8 @@ class WalkState:
         if pin is None:
             return None
         variant = self.variant(pinned=True)
-        there, here = self.source.scene(variant), self.source.scene(self.variant())
+        there = self.source.scene(variant)
+        here = self.source.scene(self.variant())
         if there is None or here is None:
             return None
         pairs = ((there.queries, here.queries), (there.keys, here.keys))
@@ -98,7 +101,8 @@ class WalkState:
         counts = self.source.total, len(self.source.masks)
         if scene is None:
             return Bounds(*counts)
-        n_queries, n_keys = len(scene.queries.positions), len(scene.keys.positions)
+        n_queries = len(scene.queries.positions)
+        n_keys = len(scene.keys.positions)
         pooled = None if self.head is None else self.head.map
         run = 2 if pooled is None else max(2, -(-n_queries // max(1, len(pooled.queries) - 1)))
         return Bounds(
@@ -155,14 +159,16 @@ class WalkState:
 
     def replace_source(self, source: Source) -> None:
         """Walk through something else, from the same place as far as it is there."""
-        self.source, self._shown = source, None
+        self.source = source
+        self._shown = None
         spot = replace(self.place.spot, text=0, mask=min(self.place.spot.mask, len(source.masks) - 1), key=None)
         self.place = replace(self.place, spot=spot, pinned=None, pinned_cuts=(), cuts=(), history=())
         self.settle()
 
     def _begin(self, scene: Scene) -> None:
         """Begin at the requested place, else at the scene's first head, at the last row that is no special token."""
-        requested, begin = self.begin or Begin(), scene.first
+        requested = self.begin or Begin()
+        begin = scene.first
         if requested.unit not in scene.units:
             hint = "words are shown of texts whose matrices are known, up to 1,024 tokens"
             raise UsageError(f"{requested.unit} are not known here", where=arg(requested.unit), hint=hint)
@@ -220,7 +226,8 @@ class WalkState:
     @property
     def drawn(self) -> WalkHead | None:
         """The head that the matrix shows; of a comparison, the difference from the pinned one."""
-        head, pinned = self.head, self.pinned
+        head = self.head
+        pinned = self.pinned
         if self.place.pinned is None or head is None:
             return head
         return None if pinned is None else self._difference(head, pinned)
@@ -247,14 +254,16 @@ class WalkState:
 
     def written(self, made_of: Callable[[np.ndarray], tuple[Digits, int]]) -> tuple[Digits, int]:
         """Return how the numbers of the matrix are written; `made_of` finds that once for every matrix."""
-        head, stage = self.drawn, self.drawn_stage
+        head = self.drawn
+        stage = self.drawn_stage
         if head is None or stage not in head.stages:
             return Digits(2), 6
         return head.made(("written", stage), lambda: made_of(head.stages[stage]))
 
     def scale(self, kind: str) -> Scale | LogScale:
         """Return the scale of the matrix's colours: of maps, it is logarithmic."""
-        head, stage = self.drawn, self.drawn_stage
+        head = self.drawn
+        stage = self.drawn_stage
         if head is None:
             return Scale(0.0, 1.0, False)
         return head.made(("scale", stage, kind == "map"), lambda: self._scale(head, stage, kind))

@@ -51,7 +51,9 @@ def walk(
     if color == "always":
         os.environ.pop("NO_COLOR", None)
     app = ExploreApp(source, actions, begin, _COLOURS[color])
-    app.write, app.watch_terminal, app.spelling = write, _is_there, spelling
+    app.write = write
+    app.watch_terminal = _is_there
+    app.spelling = spelling
     if own_process:
         gc.freeze()
     with terminal_kept():

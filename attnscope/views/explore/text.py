@@ -38,7 +38,8 @@ class TextPanel:
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel."""
         self._places = []
-        scene, head = state.scene, state.head
+        scene = state.scene
+        head = state.head
         if scene is None or height < 1 or width < 4:
             return []
         query = state.place.spot.query
@@ -60,7 +61,8 @@ class TextPanel:
         shades = steps(shares[None], _WEIGHTS)[0].tolist()
         drawn = []
         for y, line in enumerate(lines[first : first + height]):
-            at, pieces = 0, []
+            at = 0
+            pieces = []
             for piece in line:
                 pieces.append((piece.text, _style(state, piece, shades)))
                 if piece.query >= 0 or piece.key >= 0:

@@ -24,7 +24,8 @@ class Worker:
     def __init__(
         self, deliver: Callable[[Callable[[], None]], object], report: Callable[[str, BaseException | None], None]
     ) -> None:
-        self._deliver, self._report = deliver, report
+        self._deliver = deliver
+        self._report = report
         self._waiting: dict[str, Job] = {}
         self._wakes = threading.Condition()
         self._running: Job | None = None

@@ -96,7 +96,8 @@ def _drawable(canvas: Canvas, render: Callable[..., bytes]) -> str:
     holds that letter, whatever it looks like: with serifs, and not bold. One font for the page avoids this.
     """
     unusual = _unusual(canvas)
-    svg, nothing = _svg(canvas), _letter(_IN_NO_FONT, render) if unusual else b""
+    svg = _svg(canvas)
+    nothing = _letter(_IN_NO_FONT, render) if unusual else b""
     for letter, instead in _INSTEAD.items():
         if letter in unusual and _letter(letter, render) == nothing:
             svg = svg.replace(letter, instead)

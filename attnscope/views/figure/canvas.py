@@ -18,8 +18,10 @@ from attnscope.views.spelling import spell
 WIDTH = 720
 _NARROWEST = 260.0
 # Size of letters, usual and small.
-SIZE, SMALL = 11.0, 9.0
-MARGIN, GAP = 14.0, 10.0
+SIZE = 11.0
+SMALL = 9.0
+MARGIN = 14.0
+GAP = 10.0
 # Height of lines relative to that of letters.
 _LEADING = 1.35
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
@@ -45,7 +47,8 @@ _WIDTHS = (
 _STANDARD = str.maketrans({"‖": "||", "▴": "▲", "▾": "▼", "₂": "2"})
 _LETTERS = {chr(32 + n): int(width) / 1000 for n, width in enumerate(_WIDTHS.split())}
 _LETTERS |= dict.fromkeys("→←↓↑×÷−±≤", 0.84) | dict.fromkeys("…—▲▼", 1.0) | {"·": 0.32, "│": 0.6, "√": 0.64}
-_OTHER, _EAST_ASIAN = 0.66, 1.0
+_OTHER = 0.66
+_EAST_ASIAN = 1.0
 _BOLDER = 1.1
 # Names of the gradients of weights and of signed numbers.
 RAMPS = "attnscope-weights", "attnscope-signed"
@@ -165,7 +168,8 @@ class Canvas:
         bases: list[float] = []
         # whole units, which are shorter to write than fractions
         widths = [ceil(max(spans_width(cell, size) for cell in column)) for column in zip(*rows, strict=True)]
-        self.y, down = ceil(self.y), round(size * _LEADING)
+        self.y = ceil(self.y)
+        down = round(size * _LEADING)
         starts = [left, *(left + width for width in accumulate(width + SIZE for width in widths))]
         for n, row in enumerate(rows):
             self.y += down
@@ -215,7 +219,8 @@ class Canvas:
     def svg(self, font: str = "") -> str:
         """Return the page as SVG."""
         fonts = f"'{font}', {_FONTS}" if font else _FONTS
-        width, height = _exact(self.right + MARGIN), _exact(self.y + MARGIN)
+        width = _exact(self.right + MARGIN)
+        height = _exact(self.y + MARGIN)
         ramps = "".join(
             f'<linearGradient id="{name}">'
             + "".join(f'<stop offset="{at:g}" stop-color="{colour}"/>' for at, colour in stops(signed=bool(signed)))

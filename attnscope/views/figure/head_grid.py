@@ -10,7 +10,8 @@ from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.parts import Panel
 
 # Size of a cell beside a name that can be read, and largest size.
-_NAMED_CELL, _LARGEST_CELL = 6.0, 14.0
+_NAMED_CELL = 6.0
+_LARGEST_CELL = 14.0
 # Width of bold letters.
 _BOLDER = 1.1
 
@@ -34,12 +35,14 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tupl
         cell * n_columns + GAP, max(text_width(f"L{layer}H{head}", SIZE * _BOLDER) for layer, head in places) + GAP
     )
     spots = layout.cells if several_layers else [divmod(n, beside) for n in range(len(places))]
-    rows, columns = names_of(panels[0].rows), names_of(panels[0].columns)
+    rows = names_of(panels[0].rows)
+    columns = names_of(panels[0].columns)
     named = canvas.y + max(text_width(name, SMALL) for name in columns) + 4
     for column in range(1 + max(column for _, column in spots)):
         draw_names(canvas, left + column * step, named, cell, columns, turned=True)
     for panel, (row, column) in zip(panels, spots, strict=True):
-        x, top = left + column * step, named + row * (cell * n_rows + SIZE + GAP)
+        x = left + column * step
+        top = named + row * (cell * n_rows + SIZE + GAP)
         canvas.text(x, top + SIZE, tuple(replace(span, look="bold") for span in panel.title))
         y = top + SIZE + 4
         # Exactly 0, and NaN, have no colour.

@@ -63,7 +63,8 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
         drawn = _Drawn(stage, inner, 0.0 if beside else rows_width(stage))
         if bands[-1] and right + drawn.width > WIDTH - MARGIN:
             bands.append([])
-            right, drawn = MARGIN, replace(drawn, labels=rows_width(stage))
+            right = MARGIN
+            drawn = replace(drawn, labels=rows_width(stage))
         bands[-1].append(drawn)
         right += drawn.width + 2 * GAP
     for n, band in enumerate(bands):
@@ -88,7 +89,9 @@ class _Drawn:
 def _draw_band(canvas: Canvas, band: Sequence[_Drawn]) -> None:
     """Draw matrices side by side, at the height that the longest title needs."""
     titles = [wrap(_title(drawn.panel), drawn.inner, SIZE) for drawn in band]
-    left, top, below = MARGIN, canvas.y, canvas.y
+    left = MARGIN
+    top = canvas.y
+    below = canvas.y
     for drawn, title in zip(band, titles, strict=True):
         left += drawn.labels
         for n, line in enumerate(title):
@@ -133,7 +136,8 @@ def _draw_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
     """Draw one matrix below its title with its labels, scale and arithmetic; return its lower edge."""
     stage = drawn.panel
     across, down = _cell_size(stage)
-    rows, columns = names_of(stage.rows), names_of(stage.columns)
+    rows = names_of(stage.rows)
+    columns = names_of(stage.columns)
     y = canvas.y + SIZE + 6
     y += max((text_width(name, label_size(across)[0]) for name in columns), default=0.0) + 4
     draw_names(canvas, x, y, across, columns, turned=True)
@@ -146,7 +150,8 @@ def _draw_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
             for c, text in enumerate(row):
                 look = Span("–" if text == MASKED else text.strip())
                 middle = x + (c + 0.5) * across
-                base, ink = y + (r + 0.5) * down + SMALL * 0.35, _ink(colours[r][c])
+                base = y + (r + 0.5) * down + SMALL * 0.35
+                ink = _ink(colours[r][c])
                 canvas.text(middle, base, (look,), size=SMALL, anchor="middle", colour=ink)
     return _draw_scale(canvas, stage, x, y + down * len(rows) + 8, drawn.inner)
 
@@ -174,7 +179,8 @@ def _colour(scale: Scale | LogScale, value: float, steps: int = 0) -> str | None
 
 
 def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
-    low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
+    low = stage.digits.text(stage.scale.low)
+    high = stage.digits.text(stage.scale.high)
     draw_bar(canvas, x, y, low, high, signed=stage.scale.signed)
     y += 8
     # cells that have a mark on a terminal are grey here
@@ -228,7 +234,8 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     canvas.paragraph((Span("weights", "bold"), Span(cells, "dim"), Span(meaning, "dim")))
     scale = LogScale.of(pooled.weights)
     cell = max(_LEAST, min(_CELL, (WIDTH - 2 * MARGIN - 60) / n_columns))
-    rows, columns = names_of(pooled.first_queries), names_of(pooled.first_keys)
+    rows = names_of(pooled.first_queries)
+    columns = names_of(pooled.first_keys)
     x = MARGIN + max(text_width(name, SMALL) for name in rows) + 16
     canvas.text(x, canvas.y + SMALL + 2, ours(f"{pooled.first_keys.kind} →", "dim"), size=SMALL)
     y = canvas.y + SMALL + 6 + max(text_width(name, SMALL) for name in columns) + 4
@@ -247,7 +254,8 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
 
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     """Draw a number for every head, or its role: a letter on the role's colour, the stronger the fuller."""
-    texts, colours = panel.texts, _colours(panel)
+    texts = panel.texts
+    colours = _colours(panel)
     if panel.colours is not None:
         colours = [
             [
@@ -258,7 +266,8 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
         ]
     headings = [f"H{head}" for head in range(len(texts[0]))]
     across = max(18.0, *(text_width(text.strip(), SMALL) + 5 for row in (headings, *texts) for text in row))
-    x, y = MARGIN + text_width(f"L{len(texts)}", SMALL) + 6, canvas.y + SMALL + 6
+    x = MARGIN + text_width(f"L{len(texts)}", SMALL) + 6
+    y = canvas.y + SMALL + 6
     for head, heading in enumerate(headings):
         canvas.text(x + (head + 0.5) * across, y - 4, ours(heading, "dim"), size=SMALL, anchor="middle")
     canvas.cells(x, y, (across, 16.0), colours, apart=True)
@@ -270,6 +279,7 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
             canvas.text(x + (head + 0.5) * across, base, ours(text.strip()), size=SMALL, anchor="middle", colour=ink)
     canvas.y = y + 16 * len(texts) + 4
     if panel.colours is None:
-        low, high = panel.digits.text(panel.scale.low), panel.digits.text(panel.scale.high)
+        low = panel.digits.text(panel.scale.low)
+        high = panel.digits.text(panel.scale.high)
         draw_bar(canvas, MARGIN, canvas.y + 4, low, high, signed=panel.scale.signed)
         canvas.y += 16

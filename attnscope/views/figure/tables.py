@@ -33,7 +33,8 @@ def _whole(cell: Cell | OneLine, look: Look = "") -> Spans:
         return ours(cell, look)
     if not isinstance(cell, Text) or cell.cut is None:
         return joined(cell)
-    shown, used = 0, 0.0
+    shown = 0
+    used = 0.0
     for item in cell.items:
         used += spans_width(item, SMALL) + text_width(cell.between, SMALL)
         if shown and used > _ITEMS:

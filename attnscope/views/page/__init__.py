@@ -40,7 +40,8 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
     }
     header = {"version": VERSION, "title": as_unicode(title), "palette": palette, "nodes": nodes}
     data = b64encode(container.packed(header)).decode()
-    script, style = asset("page.js"), asset("page.css")
+    script = asset("page.js")
+    style = asset("page.css")
     head = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy(script, style)}">\n'

@@ -18,7 +18,9 @@ Reference = dict[str, Any]
 # Level of zlib: 9 is 1 % smaller, and takes seven times as long.
 _LEVEL = 6
 _MISSING = {1: 0xFF, 2: 0xFFFF}
-_SMALLEST, _LARGEST_RANK, _OVERSAMPLED = 128, 160, 8
+_SMALLEST = 128
+_LARGEST_RANK = 160
+_OVERSAMPLED = 8
 # Largest mean distance, in steps of float32, of a prediction that is worth a correction.
 _CLOSE = 1 << 16
 _LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
@@ -165,7 +167,8 @@ def _factors(matrix: Matrix) -> tuple[Matrix, Matrix] | None:
     if not 0 < rank < width:
         return None
     share = np.sqrt(sizes[:rank])
-    left, right = (basis @ u[:, :rank]) * share, v[:rank].T * share
+    left = (basis @ u[:, :rank]) * share
+    right = v[:rank].T * share
     return left.astype(np.float32), right.astype(np.float32)
 
 

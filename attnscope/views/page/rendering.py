@@ -19,7 +19,8 @@ _INDENT = 1.25
 # Columns from which panels are wide.
 _WIDE = 24
 # Items of a list that are shown if it is folded, and longest list that is not.
-_SHOWN, _FOLDED = 12, 18
+_SHOWN = 12
+_FOLDED = 18
 
 
 def render(shown: Iterable[Any], container: Container) -> list[Node]:
@@ -176,7 +177,8 @@ def _bars_of_row(
     """Return the lines of one query: its sources, and the unlisted rest."""
     name = [] if query is None else [element("th", *query, scope="row")]
     blank = [element("td")] * len(name)
-    ranked, unlisted = bars.rows[row], bars.row_remainders()[row]
+    ranked = bars.rows[row]
+    unlisted = bars.row_remainders()[row]
     lines = []
     for rank, bar in enumerate(ranked or ()):
         numbers = [element("td", number, look="" if n == bars.by else "dim") for n, number in enumerate(bar.numbers)]

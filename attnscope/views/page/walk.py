@@ -21,7 +21,8 @@ from attnscope.views.walk.scene import Passage, Scene, Source, Variant, WalkHead
 # Decimals of rounded statistics.
 DECIMALS = {"distance": 1}
 # Decimals of other statistics, and of weights.
-_STATISTIC, _WEIGHT = 2, 3
+_STATISTIC = 2
+_WEIGHT = 3
 # Statistics of rounded heads.
 _SUMMARY = ("entropy", "first", "special", "self", "other", "distance", "sink")
 
@@ -96,7 +97,8 @@ class Walk:
 
 def lowered_walk(walk: Walk, container: Container) -> list[Node]:
     """Return the node of a walk; its arrays go into the container."""
-    source, scenes = walk.source, []
+    source = walk.source
+    scenes = []
     for text in range(len(source.texts)):
         for number, mask in enumerate(source.masks):
             variant = Variant(text, mask)
@@ -152,7 +154,8 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
     # Control characters in a command would not be pasted into a terminal.
     pasted = command.replace("\n", "").replace("\\", "")
     queries = _axis(scene.queries)
-    keys, sources = _axis(scene.keys), _axis(scene.sources)
+    keys = _axis(scene.keys)
+    sources = _axis(scene.sources)
     return {
         "layers": list(scene.layers),
         "heads": list(scene.heads),

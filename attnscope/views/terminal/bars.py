@@ -43,7 +43,8 @@ class _Labelled:
 
 def draw_bars(screen: Screen, bars: Bars) -> None:
     """Print the strongest sources of every shown query, or of a text."""
-    queries, sources = None if bars.queries is None else labels(screen, bars.queries), labels(screen, bars.sources)
+    queries = None if bars.queries is None else labels(screen, bars.queries)
+    sources = labels(screen, bars.sources)
     cells = 0 if queries is None else queries.name_cells(screen.width), sources.name_cells(screen.width)
     labelled = _Labelled(bars, queries, sources, *cells)
     layouts = ((BAR, True), (BAR, False), (0, False))
@@ -91,7 +92,8 @@ def _number_widths(bars: Bars) -> list[int]:
 
 
 def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: range) -> Table:
-    bars, remainders = labelled.bars, labelled.bars.row_remainders()
+    bars = labelled.bars
+    remainders = labelled.bars.row_remainders()
     query, source = _label_widths(labelled)
     numbers = _number_widths(bars)
     table = Table(box=None, padding=0, pad_edge=False, header_style="dim")
@@ -107,7 +109,9 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: 
     within = room >= _SNIPPET and any(bar_row.before or bar_row.after for row in bars.rows for bar_row in row or ())
     table.add_column(Text("  in the text" * within), no_wrap=True)
     for q in shown:
-        label, row, unlisted = labelled.queried(q), bars.rows[q], remainders[q]
+        label = labelled.queried(q)
+        row = bars.rows[q]
+        unlisted = remainders[q]
         for bar_row in row or ():
             cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(bar_row.index, labelled.source))]
             if bar:
@@ -157,7 +161,8 @@ def bar_text(share: float, cells: int) -> str:
 
 def _draw_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> None:
     """Print one paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`."""
-    bars, sources = labelled.bars, labelled.sources
+    bars = labelled.bars
+    sources = labelled.sources
     cells = labelled.source if bars.brief else sources.widest
     if len(shown) > 1:
         screen.say((f"after each source: {', '.join(bars.measures[m] for m in shown)}", "dim"))

@@ -25,7 +25,8 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
     """Print the letter of each head's main role, its strength as a shade."""
 
     def draw(layer: int, head: int, width: int) -> Text:
-        letter, strength = panel.texts[layer][head], float(panel.matrix[layer, head])
+        letter = panel.texts[layer][head]
+        strength = float(panel.matrix[layer, head])
         if np.isnan(strength):
             return Text(letter.center(width), "dim")
         if not screen.colours:
@@ -60,7 +61,8 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
     shown = [layer for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()]
     _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, shown)
     if not numbered:
-        low, high = panel.digits.text(scale.low), panel.digits.text(scale.high)
+        low = panel.digits.text(scale.low)
+        high = panel.digits.text(scale.high)
         screen.say((f"shades from {low} to {high}", "dim"))
 
 

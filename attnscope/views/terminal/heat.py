@@ -75,7 +75,8 @@ def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
 
 def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
     """Cut a stage into as few pieces as fit the space, as even as they can be."""
-    columns, title = stage.columns, screen.plain(stage.title)
+    columns = stage.columns
+    title = screen.plain(stage.title)
     pieces = []
     cut = pack([2] * len(columns.positions), space)
     for part in cut:
@@ -115,7 +116,8 @@ def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
     if stage.masked_rows[r] and stage.name in ("weights", "output"):
         return row.append(MASKED, "dim")
     for i in piece.columns:
-        value, text = float(stage.matrix[r, i]), stage.texts[r][i]
+        value = float(stage.matrix[r, i])
+        text = stage.texts[r][i]
         if (stage.name == "weights" and value == 0) or (stage.name == "masked" and text.strip() == NOT_ALLOWED):
             row.append(f" {NOT_ALLOWED}", "dim")
         elif (place := stage.scale.place(value)) is None:
@@ -129,7 +131,8 @@ def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
 
 def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
     """Describe the scale from smallest to largest, after a title of `name` cells, and the arithmetic."""
-    low, high = stage.digits.text(stage.scale.low), stage.digits.text(stage.scale.high)
+    low = stage.digits.text(stage.scale.low)
+    high = stage.digits.text(stage.scale.high)
     title = Text(screen.plain(stage.title), "bold")
     title.pad_right(max(0, name - title.cell_len))
     if screen.colours:

@@ -16,9 +16,11 @@ from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
 # Shades of weights above zero.
 SHADES = "░▒▓█"
-_UPPER, _LOWER = "▀", "▄"
+_UPPER = "▀"
+_LOWER = "▄"
 # Cells of a token beside its row.
-_SHORTEST, _NAME = 4, 10
+_SHORTEST = 4
+_NAME = 10
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,16 @@ class Picture:
 
 def draw_map(screen: Screen, pooled: WeightMap) -> None:
     """Print a map, as wide as fits, with positions and tokens along its axes, and a legend."""
-    kind, rows = pooled.first_keys.kind, labels(screen, pooled.first_queries)
+    kind = pooled.first_keys.kind
+    rows = labels(screen, pooled.first_queries)
     digits = len(str(pooled.queries[-1]))
-    label, name, across, down = digits, 0, "", ""
+    label = digits
+    name = 0
+    across = ""
+    down = ""
     if screen.width >= ROOMY:
-        across, down = f"{kind} →", "query ↓"
+        across = f"{kind} →"
+        down = "query ↓"
         label = max(digits, len(down), len(across))
         # as many cells for a row's token as do not merge more keys, unless they are too few for a word
         n_keys = len(pooled.keys) - 1

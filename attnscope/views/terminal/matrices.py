@@ -87,7 +87,8 @@ def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
     for gap in (2, 1):
         panels: list[Neighbour] = []
         for stage in stages:
-            rows, columns = labels(screen, stage.rows), labels(screen, stage.columns)
+            rows = labels(screen, stage.rows)
+            columns = labels(screen, stage.columns)
             label = _label_cells(screen.width, rows, columns)
             layout = _layout(stage, (rows, columns), label, _ANY, columns.widest, gap)
             before = panels[-1].layout if panels else None
@@ -151,9 +152,12 @@ def _panel_title(screen: Screen, panel: Neighbour) -> Text:
 
 
 def _title(screen: Screen, stage: Panel, *, percent: bool = False) -> Text:
-    title, arithmetic, small = screen.plain(stage.title), screen.plain(stage.arithmetic), stage.small
+    title = screen.plain(stage.title)
+    arithmetic = screen.plain(stage.arithmetic)
+    small = stage.small
     if percent:
-        title, arithmetic = f"{title} in %", arithmetic.replace("sums to 1", "sums to 100 %")
+        title = f"{title} in %"
+        arithmetic = arithmetic.replace("sums to 1", "sums to 100 %")
         small = f"{SMALL} is below 0.5 %" if small else ""
     remarks = "; ".join(filter(None, (arithmetic, small)))
     return Text.assemble((f"{title:<7}", "bold"), "  ", (remarks, "dim"), overflow="fold")
@@ -170,7 +174,8 @@ def _draw_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
             screen.say((block_title(layout.columns, block), "dim"))
         for line in _lines(screen, stage, layout, block):
             screen.put(line, width=layout.needed)
-    rows, columns = layout.rows.shortened(layout.row_name), layout.columns.shortened(layout.column_name)
+    rows = layout.rows.shortened(layout.row_name)
+    columns = layout.columns.shortened(layout.column_name)
     say_shortened(screen, rows, columns, stage.columns.kind)
 
 
@@ -194,7 +199,9 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
 
     `percent`: weights may be percentages.
     """
-    rows, columns, width = labels(screen, stage.rows), labels(screen, stage.columns), screen.width
+    rows = labels(screen, stage.rows)
+    columns = labels(screen, stage.columns)
+    width = screen.width
     label = _label_cells(width, rows, columns)
     longest = min(LONGEST, width - label[1] - 1)
     room = width - label[1]

@@ -18,7 +18,9 @@ def pack(sizes: Sequence[int], space: int) -> list[range]:
 
 def fill(sizes: Sequence[int], space: int, most: int | None = None) -> list[range]:
     """Cut a sequence into runs, each as long as fits the space, with at most `most` entries."""
-    cuts, used, most = [0], 0, most or len(sizes)
+    cuts = [0]
+    used = 0
+    most = most or len(sizes)
     for i, size in enumerate(sizes):
         if i > cuts[-1] and (used + size > space or i - cuts[-1] >= most):
             cuts.append(i)

@@ -124,7 +124,8 @@ def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Te
 
     `indent`: blanks in front of every line but the first.
     """
-    flowed, used = Text(overflow="fold"), 0
+    flowed = Text(overflow="fold")
+    used = 0
     # A broken line ends with the separator, unless that is itself a line, which a line break replaces.
     ending = between.rstrip().removesuffix("│").rstrip()
     width -= len(ending) + indent

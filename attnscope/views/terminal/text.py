@@ -81,7 +81,9 @@ def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text
         shown = cell_text(screen, value, screen.width - left)
         prose = not isinstance(value, parts.Text) and screen.width > screen.line
         return Text("\n").join(shown.wrap(screen.console, screen.line - left)) if prose else shown
-    lead, text, after = screen.plain(value.lead), screen.plain(value.text), screen.text(value.after)
+    lead = screen.plain(value.lead)
+    text = screen.plain(value.text)
+    after = screen.text(value.after)
     room = screen.width - left - after.cell_len
     if left and room >= _SHORTEST:
         # The text has at least two thirds of the room.

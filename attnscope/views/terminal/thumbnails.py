@@ -16,7 +16,8 @@ from attnscope.views.terminal.map import colour_on, draw_log_scale, half_blocks,
 from attnscope.views.terminal.screen import Screen
 
 # Cells of a thumbnail.
-_NARROWEST, _WIDEST = 5, 24
+_NARROWEST = 5
+_WIDEST = 24
 # Lines for all layers together, if that leaves three for each.
 _LINES = 42
 # Lines of a thumbnail.
@@ -33,10 +34,12 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     on one scale, that of the first.
     """
     layout = lay_out_heads(places)
-    layers, heads = layout.rows, layout.columns
+    layers = layout.rows
+    heads = layout.columns
     by_place = {cell: panel.matrix for cell, panel in zip(layout.cells, panels, strict=True)}
     label = max(map(len, layers)) + 1 if layers != [""] else 0
-    shape, scale = panels[0].matrix.shape, panels[0].scale
+    shape = panels[0].matrix.shape
+    scale = panels[0].scale
     # One layer has room for several lines.
     narrowest = _NARROWEST if len(layers) > 1 else min(_WIDEST, shape[1])
     widest_name = max(map(len, heads))
@@ -52,7 +55,9 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     whole = fits and not isinstance(scale, LogScale)
     if whole:
         by_place = {place: weights.repeat(2, 0).repeat(2, 1) for place, weights in by_place.items()}
-        at_once, rows, width = len(heads), 2 * shape[0], 2 * shape[1]
+        at_once = len(heads)
+        rows = 2 * shape[0]
+        width = 2 * shape[1]
     step = max(width, widest_name) + 1
     for first in range(0, len(heads), at_once):
         columns = range(first, min(first + at_once, len(heads)))

@@ -47,7 +47,8 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
     measures = {} if head.sources is None else head.sources.measures
     known_measures = {name: listed_weights(scene, head, query, name).get(key) for name in measures}
     listed = {name: number for name, number in known_measures.items() if number is not None}
-    exact, at_most = "weights" in stages or "weight" in listed, None
+    exact = "weights" in stages or "weight" in listed
+    at_most = None
     if "weights" not in stages and "weight" in listed:
         stages["weights"] = listed["weight"]
     if not exact and head.sources is not None and head.sources.by == "weight" and not head.sources.left_out:
@@ -89,7 +90,8 @@ def strongest_key(scene: Scene, head: WalkHead | None, query: int) -> int | None
 
 def log_sum(head: WalkHead, query: int) -> float | None:
     """Return log Σ e^masked over the row and its sink, from the largest cell: log Σ = masked − log α."""
-    masked, weights = head.row("masked", query), head.row("weights", query)
+    masked = head.row("masked", query)
+    weights = head.row("weights", query)
     if masked is None or weights is None or not weights.size or np.isnan(weights).all():
         return None
     at = int(np.nanargmax(weights))
@@ -100,7 +102,8 @@ def members_text(scene: Scene, query: int, key: int) -> str:
     """Say what the weight between two words or spans is made of; empty between single tokens."""
     if scene.members is None:
         return ""
-    rows, columns = len(scene.tokens_of(query)), len(scene.tokens_of_key(key))
+    rows = len(scene.tokens_of(query))
+    columns = len(scene.tokens_of_key(key))
     if rows == columns == 1:
         return ""
     mean = "" if rows == 1 else f"mean over {rows} tokens of "
@@ -113,7 +116,8 @@ def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed 
     `forbidden` is why a cell of −inf is not allowed.
     """
     mean = "mean" in (head.layer, head.head)
-    score, scores = list[str](), cell.stages.get("scores")
+    score = list[str]()
+    scores = cell.stages.get("scores")
     logit = cell.stages.get("scaled", cell.stages.get("masked"))
     if scores is not None:
         score.append(f"{'mean ' if mean else ''}q·k {number_text(scores, 2)}")
@@ -180,7 +184,8 @@ def difference(head: WalkHead, pinned: WalkHead, stage: str) -> np.ndarray | Non
 
     Cells that both masks forbid are −inf, as in `masked`; those that one of them forbids are NaN.
     """
-    mine, other = head.stages.get(stage), pinned.stages.get(stage)
+    mine = head.stages.get(stage)
+    other = pinned.stages.get(stage)
     if mine is None or other is None or mine.shape != other.shape or head.start != pinned.start:
         return None
     with np.errstate(invalid="ignore"):
@@ -216,7 +221,8 @@ def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> st
     spot, pin = spots
     heads = [(scene.layers[at.layer], scene.heads[at.head]) for scene, at in ((there, pin), (here, spot))]
     masks = there.command.mask, here.command.mask
-    same_mask, same_head = masks[0] == masks[1], heads[0] == heads[1]
+    same_mask = masks[0] == masks[1]
+    same_head = heads[0] == heads[1]
     numbered = all(isinstance(number, int) for head in heads for number in head)
     if replace(there.command, mask=masks[1]) != here.command or same_mask == same_head or not numbered:
         return None
@@ -235,7 +241,8 @@ def query_word(scene: Scene, query: int) -> str:
 
     A word is spelled by the positions of all of its pieces; a span by that of its first token.
     """
-    axis, tokens = scene.queries, scene.tokens_of(query)
+    axis = scene.queries
+    tokens = scene.tokens_of(query)
     name = axis.names[query].text if axis.names else ""
     plain = name.isalpha() and name.isascii() and len(name) <= _LONGEST and scene.unit != "spans"
     among = sum(name.casefold() in span.text.casefold() for span in axis.names) if plain else 0

@@ -24,7 +24,11 @@ class KeyAction:
     page: bool = True
 
 
-MOVE, _HEADS, _SHOW, _ASK, _OTHER = "Move", "Heads and texts", "What is shown", "Ask the model", "Other"
+MOVE = "Move"
+_HEADS = "Heads and texts"
+_SHOW = "What is shown"
+_ASK = "Ask the model"
+_OTHER = "Other"
 ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("left", ("left", "h"), "Left by one key; in the panel of heads, by one head.", MOVE),
     KeyAction("down", ("down", "j"), "Down by one query; in the panel of heads, by one layer.", MOVE),

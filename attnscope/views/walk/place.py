@@ -138,14 +138,18 @@ def _at(place: Place, **changes: Any) -> Place:
 
 def _move(rows: int, columns: int, place: Place, count: int | None, _bounds: Bounds) -> Place:
     """Move the cursor by cells; in the panel of heads, by heads."""
-    rows, columns, spot = rows * (count or 1), columns * (count or 1), place.spot
+    rows = rows * (count or 1)
+    columns = columns * (count or 1)
+    spot = place.spot
     if place.panel == "heads":
         return _at(place, layer=spot.layer + rows, head=spot.head + columns)
     if place.panel == "text":
         # The text runs on in one direction.
-        rows, columns = rows + columns, 0
+        rows = rows + columns
+        columns = 0
     if place.panel == "matrix":
-        rows, columns = rows * place.zoom, columns * place.zoom
+        rows = rows * place.zoom
+        columns = columns * place.zoom
         if place.stage == OUTPUT:
             return _at(place, query=spot.query + rows, dim=spot.dim + columns)
     key = spot.key if spot.key is not None or not columns else 0

@@ -293,7 +293,8 @@ class Source:
 
     def pick(self, needle: str, start: int, progress: Progress) -> int | None:
         """Return the number of a text: by its number from 1, its id, or the next after `start` with some words."""
-        texts, words = self.texts, needle.casefold()
+        texts = self.texts
+        words = needle.casefold()
         if needle.isdigit() and 0 < int(needle) <= len(texts):
             return int(needle) - 1
         order = (number % len(texts) for number in range(start + 1, start + 1 + len(texts)))

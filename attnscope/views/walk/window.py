@@ -39,8 +39,10 @@ def window(scene: Scene, head: WalkHead, drawn: tuple[str, int], rows: range, co
     """Return some cells of a stage: row i has the queries from i·zoom on, and columns have keys in the same way."""
     stage, n_keys = drawn
     n_queries = len(scene.queries.positions)
-    q0, q1 = min(rows.start * zoom, n_queries), min(rows.stop * zoom, n_queries)
-    k0, k1 = min(columns.start * zoom, n_keys), min(columns.stop * zoom, n_keys)
+    q0 = min(rows.start * zoom, n_queries)
+    q1 = min(rows.stop * zoom, n_queries)
+    k0 = min(columns.start * zoom, n_keys)
+    k1 = min(columns.stop * zoom, n_keys)
     if q1 > q0 and head.holds(stage, q0, q1 - 1):
         cells = head.stages[stage][q0 - head.start : q1 - head.start, k0:k1]
         return Window(cells, "exact") if zoom == 1 else Window(_pool(cells, zoom, stage), "pooled")
@@ -56,7 +58,8 @@ def _pool(cells: Matrix, zoom: int, stage: str) -> Matrix:
     """Pool cells to the one of largest magnitude in each square; of weights, that is the largest."""
     if not cells.size:
         return cells
-    rows, columns = range(0, cells.shape[0], zoom), range(0, cells.shape[1], zoom)
+    rows = range(0, cells.shape[0], zoom)
+    columns = range(0, cells.shape[1], zoom)
     high = np.where(np.isnan(cells), -np.inf, cells)
     high = np.maximum.reduceat(np.maximum.reduceat(high, rows, axis=0), columns, axis=1)
     if stage == "weights":
