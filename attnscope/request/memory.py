@@ -8,7 +8,7 @@ from attnscope.base.system.memory import available_memory, resident_memory
 from attnscope.request.options import on_command_line
 
 _MIB = 1 << 20
-PROGRAM = 256 << 20  # bytes of Python, torch for CPUs and the libraries that every run imports
+PROGRAM = 264 << 20  # bytes of Python, torch for CPUs and the libraries that every run imports
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
