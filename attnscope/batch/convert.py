@@ -1,4 +1,4 @@
-"""Convert a finished dump or table to another file format, atomically."""
+"""Convert a finished dump to another file format, or to a table, atomically."""
 
 import secrets
 import shutil
@@ -40,11 +40,11 @@ def _format(path: Path, option: str) -> DumpFormat:
 
 
 def convert(source: Path, target: Path, table: str | None = None, *, force: bool) -> tuple[int, str]:
-    """Convert a finished dump or table to another file format.
+    """Convert a finished dump to another file format, or to a table.
 
     Args:
-        source: .jsonl (compressed or not), .json (a dump, or what `run` wrote), a folder, .parquet or .csv.
-        target: The new file; a table or a report of `run` can only become a table, since it holds less than a dump.
+        source: .jsonl (compressed or not), .json (a dump, or what `run` wrote), or a folder.
+        target: The new file; a report of `run` can only become a table, since it holds less than a dump.
         table: Which table; None for the contributors, or the first that there is.
 
     Returns:
@@ -52,11 +52,13 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
     """
     there = _format(source, "IN")
     here = _format(target, "OUT")
-    if table is not None and (there.table or not here.table):
-        message = "IN is already a table" if there.table else "OUT is not a table"
-        raise UsageError(message, where=arg("table"), hint=f"{arg('table')} needs a {' or '.join(TABLES)} OUT")
-    if there.table and not here.table:
-        raise UsageError("a table does not hold a whole dump", where="OUT", hint=f"convert to {' or '.join(TABLES)}")
+    if there.table:
+        hint = f"pass the dump that it was made of; pandas, polars and DuckDB read {' and '.join(TABLES)}"
+        raise UsageError(f"'{source}' is a table, which holds a part of a dump", where="IN", hint=hint)
+    if table is not None and not here.table:
+        raise UsageError(
+            "OUT is not a table", where=arg("table"), hint=f"use a name that ends in {' or '.join(TABLES)}"
+        )
     if not source.exists():
         raise AttnscopeError("no such file", where=source)
     if not source.is_dir() and not source.is_file():
@@ -70,9 +72,7 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
         if not here.table:
             write_copy = _write_document if here.layout == "document" else _write_dump
             return write_copy(Dump(source), temporary), "records"
-        what, rows = (
-            ("rows", tables.READERS[there.layout](source)) if there.table else _rows(report or Dump(source), table)
-        )
+        what, rows = _rows(report or Dump(source), table)
         return tables.write(rows, here.layout, temporary), what
 
 

@@ -11,7 +11,6 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,12 +29,10 @@ from attnscope.findings.tokens import Token
 
 Table = dict[str, Any]  # column name to a list or array, all of one length
 INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
-_HINT = "create one with attnscope convert"
 WORDS = ("id", "query_token", "key_token", "stage", "query_span", "key_span")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
-_PART = 1 << 16  # rows that are written or read at once
-_INT64, _FLOAT32 = 2**63 - 1, float(np.finfo(np.float32).max)  # largest numbers
+_PART = 1 << 16  # rows that are written at once
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -331,118 +328,3 @@ def arrow_table(table: Table, schema: Any) -> Any:
 
 def _arrow_type(pa: Any, name: str) -> Any:
     return pa.int64() if name in INTEGERS else pa.string() if name in WORDS else pa.float32()
-
-
-def read_csv(path: Path) -> TableRows:
-    """Return the rows of a .csv table that we wrote."""
-    rows = _csv_rows(path)
-    _, names = next(rows, (0, []))
-    return TableRows(_known(names, path), _from_csv(names, rows, path))
-
-
-def read_parquet(path: Path) -> TableRows:
-    """Return the rows of a .parquet table that we wrote."""
-    parts = _parquet_parts(path)
-    return TableRows(next(parts), parts)
-
-
-def _known(names: list[str], path: Path) -> list[str]:
-    kept = tuple(name for name in names if name in STATISTICS)  # a dump may keep some statistics only
-    known = [columns(kind, Settings(by=by, statistics=kept)) for kind in TABLES for by in MEASURES]  # type: ignore[arg-type]
-    if names not in known or len(set(names)) < len(names):
-        hint = "create one with attnscope convert; if an older version made it, convert the dump again"
-        raise AttnscopeError("is not a table of a dump", where=path, hint=hint)
-    return names
-
-
-def _may_be_empty(name: str, names: Sequence[str]) -> bool:
-    """Tell whether a cell may be empty.
-
-    A float may, the layer or head of a mean, and in a table of matrices the key of an output or the dimension of
-    anything else.
-    """
-    of_matrices = ("key", "key_token", "dimension") if "dimension" in names else ()
-    return name not in (*INTEGERS, *WORDS) or name in ("layer", "head", *of_matrices)
-
-
-def _parquet_parts(path: Path) -> Iterator[Any]:
-    """Yield the names of the columns, then part after part."""
-    PARQUET.require(".parquet")
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        with open(path, "rb") as opened:  # pyarrow reads every file name as UTF-8
-            file = parquet.ParquetFile(opened)
-            yield _known(file.schema_arrow.names, path)
-            for part in file.iter_batches(_PART):
-                yield {name: _from_arrow(part, pa, name, path) for name in part.schema.names}
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as e:
-        message = f"cannot be read ({' '.join(str(e).split())[:200]})"
-        raise AttnscopeError(message, where=path, hint="create it again") from e
-
-
-def _from_arrow(part: Any, pa: Any, name: str, path: Path) -> Any:
-    """Return a column as an array; another type is converted if that is lossless."""
-    column = part.column(name)
-    kind = _arrow_type(pa, name)
-    try:
-        cells = column.cast(kind)
-    except pa.ArrowException as e:
-        raise AttnscopeError(f"has type {column.type}, expected {kind}", where=f"{path}: {name}", hint=_HINT) from e
-    if cells.null_count and not _may_be_empty(name, part.schema.names):
-        raise AttnscopeError("contains null", where=f"{path}: {name}", hint=_HINT)
-    if name in WORDS or (name in INTEGERS and cells.null_count):
-        return cells.to_pylist()
-    array = cells.to_numpy(zero_copy_only=False)
-    if name not in INTEGERS and not np.isfinite(cells.drop_null().to_numpy(zero_copy_only=False)).all():
-        raise AttnscopeError("contains a number that is not finite", where=f"{path}: {name}", hint=_HINT)
-    return array
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row that is not blank, with the number of the line that it ends in."""
-    try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.reader(file, strict=True)
-            yield from ((reader.line_num, row) for row in reader if row)
-    except (OSError, UnicodeDecodeError, csv.Error) as e:
-        raise AttnscopeError(f"cannot be read ({e})", where=path) from e
-
-
-def _from_csv(names: list[str], rows: Iterator[tuple[int, list[str]]], path: Path) -> Iterator[Table]:
-    while part := list(islice(rows, _PART)):
-        for line, row in part:
-            if len(row) != len(names):
-                message = f"{len(row)} cells, but the header has {len(names)}"
-                raise AttnscopeError(message, where=f"{path}:{line}", hint=_HINT)
-        cells = zip(names, zip(*(row for _, row in part), strict=True), strict=True)
-        lines = [line for line, _ in part]
-        empty = {name: _may_be_empty(name, names) for name in names}
-        yield {name: _parsed(name, column, lines, path, empty=empty[name]) for name, column in cells}
-
-
-def _parsed(name: str, cells: Sequence[str], lines: Sequence[int], path: Path, *, empty: bool) -> Any:
-    if name in WORDS:
-        return list(cells)
-    numbers = []
-    for line, cell in zip(lines, cells, strict=True):
-        try:
-            numbers.append(None if empty and not cell else _number(name, cell))
-        except ValueError as e:
-            what = "a whole number" if name in INTEGERS else "a number or empty"
-            raise AttnscopeError(f"{cell[:80]!r} is not {what}", where=f"{path}:{line}: {name}", hint=_HINT) from e
-    if name in INTEGERS:
-        return numbers if None in numbers else np.array(numbers, dtype=np.int64)
-    return np.array(numbers, dtype=np.float32)  # None becomes NaN
-
-
-def _number(name: str, cell: str) -> float:
-    """Return a number of a column; ValueError beyond 64 bits or float32."""
-    number, largest = (int(cell), _INT64) if name in INTEGERS else (float(cell), _FLOAT32)
-    if not -largest <= number <= largest:
-        raise ValueError
-    return number
-
-
-READERS = {"csv": read_csv, "parquet": read_parquet}  # by layout of a format

@@ -519,7 +519,7 @@ INFO = (
 _TABLES = tuple(part.table for part in RECORD_PARTS if part.table)
 CONVERT = (
     Option("source", OTHER,
-        "Finished dump ({dumps} or a folder), report of run (.json), or table of either ({tables}).", Path, "IN",
+        "Finished dump ({dumps} or a folder), or report of run (.json).", Path, "IN",
         complete="files", argument=True, required=True),
     Option("target", OTHER,
         "{or_tables} for a table; .html for a page; {dumps}, or a name without extension for a folder.", Path, "OUT",

@@ -1,7 +1,5 @@
-"""Cases made at random from a seed: command lines, config.json, TOML stacks, saved reports, tables and dumps."""
+"""Cases made at random from a seed: command lines, config.json, TOML stacks, saved reports and dumps."""
 
-import csv
-import io
 import json
 import random
 import re
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import peft
 import transformers as hf
 from typer.main import get_command
@@ -488,113 +485,6 @@ def reports(r: random.Random) -> Case:
     return Case(argv, {"a.json": data, "b.json": r.choice([good, data])})
 
 
-# tables
-
-
-def tables(r: random.Random) -> Case:
-    """A table that was edited by hand, or by another program, and becomes another table."""
-    if r.random() < 0.5:
-        return Case(["convert", "in.csv", r.choice(["out.csv", "out.parquet"])], {"in.csv": _edited_csv(r)})
-    return Case(["convert", "in.parquet", r.choice(["out.csv", "out.parquet"])], {"in.parquet": _edited_parquet(r)})
-
-
-_CELLS = [
-    "",
-    " ",
-    "x",
-    "nan",
-    "inf",
-    "-1",
-    "0.5",
-    "1e99",
-    "1e999",
-    _DIGITS,
-    "9" * 19,
-    "²",
-    "1_0",
-    "\0",
-    '"',
-    "a\nb",
-    "é",
-    "-0",
-]
-
-
-def _edited_csv(r: random.Random) -> bytes:
-    rows = list(csv.reader(io.StringIO(table(".csv").decode())))
-    for _ in range(r.randint(1, 3)):
-        row = r.choice(rows[:3]) if r.random() < 0.3 else r.choice(rows)
-        action = r.choice(["cell", "cell", "cut", "more", "swap", "empty", "repeat", "column"])
-        if not row:
-            continue
-        if action == "cell":
-            row[r.randrange(len(row))] = r.choice(_CELLS)
-        elif action == "cut":
-            row.pop(r.randrange(len(row)))
-        elif action == "more":
-            row.append(r.choice(_CELLS))
-        elif action == "swap":
-            a, b = r.randrange(len(row)), r.randrange(len(row))
-            row[a], row[b] = row[b], row[a]
-        elif action == "empty":
-            row.clear()
-        elif action == "repeat":
-            rows.append(rows[0])
-        else:
-            which = r.randrange(len(rows[0]) or 1)
-            rows = [one[:which] + one[which + 1 :] for one in rows]
-    text = io.StringIO()
-    csv.writer(text, lineterminator=r.choice(["\n", "\r\n"])).writerows(rows)
-    data = text.getvalue().encode()
-    return damage(r, data) if r.random() < 0.3 else data
-
-
-def _edited_parquet(r: random.Random) -> bytes:
-    from pyarrow import parquet
-
-    good = table(".parquet")
-    if r.random() < 0.3:
-        return damage(r, good)
-    content = parquet.read_table(io.BytesIO(good))
-    for _ in range(r.randint(1, 3)):
-        if not content.num_columns:
-            break
-        which = r.randrange(content.num_columns)
-        name, length = content.column_names[which], content.num_rows
-        action = r.choice(["type", "type", "type", "remove", "rename", "twice", "order", "empty"])
-        if action == "type":
-            content = content.set_column(which, name, _odd_column(r, length))
-        elif action == "remove":
-            content = content.remove_column(which)
-        elif action == "rename":
-            names = list(content.column_names)
-            names[which] = r.choice([*_CELLS, "key", "id", "sink"])
-            content = content.rename_columns(names)
-        elif action == "twice":
-            content = content.append_column(r.choice([name, "more"]), content.column(which))
-        elif action == "order":
-            content = content.select(r.sample(range(content.num_columns), content.num_columns))
-        else:
-            content = content.slice(0, r.choice([0, 1]))
-    buffer = io.BytesIO()
-    parquet.write_table(content, buffer)
-    return buffer.getvalue()
-
-
-def _odd_column(r: random.Random, length: int) -> Any:
-    """A column of some other type, or with null in it."""
-    import pyarrow as pa
-
-    kinds: list[Callable[[], Any]] = [
-        lambda: pa.array([None] * length, pa.float32()), lambda: pa.array(["x"] * length),
-        lambda: pa.array([1.5] * length), lambda: pa.array([[1]] * length), lambda: pa.array([b"\xff"] * length),
-        lambda: pa.array([1 << 62] * length), lambda: pa.array([{"a": 1}] * length),
-        lambda: pa.array([None, *[1] * length][:length]), lambda: pa.array([True] * length),
-        lambda: pa.array(np.full(length, 3, np.uint8)), lambda: pa.array(["x"] * length).dictionary_encode(),
-    ]  # fmt: skip
-    return r.choice(kinds)()
-
-
 # dumps
 
 
@@ -661,7 +551,6 @@ FUZZERS: dict[str, Callable[[random.Random], Case]] = {
     "adapters": adapters,
     "stacks": stacks,
     "reports": reports,
-    "tables": tables,
     "dumps": dumps,
 }
 

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.batch.journal import seal, unseal
 from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
 from attnscope.findings.codec import from_json
-from tests.adversarial.fuzzers import as_json, checkpoint, dump, report, table
+from tests.adversarial.fuzzers import as_json, checkpoint, dump, report
 from tests.adversarial.oracle import Case, Ending, fault, run
 from tests.helpers.tokenizer_files import content, write
 
@@ -305,69 +304,6 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
 def test_json_that_is_not_utf8(tmp_path: Path) -> None:
     for argv in (["compare", "a.json", "a.json"], ["convert", "a.json", "o.csv"]):
         refusal(tmp_path, argv, {"a.json": report().replace(b'"attnscope.report', b'"\x9battnscope.report')})
-
-
-# tables
-
-
-def _rows(change: Callable[[list[list[str]]], object]) -> bytes:
-    rows = [line.split(",") for line in table().decode().splitlines()]
-    change(rows)
-    return "\n".join(map(",".join, rows)).encode()
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda r: r[1].__setitem__(0, "one"), "t.csv:2: index: 'one' is not a whole number"),
-        (lambda r: r[2].__setitem__(7, ""), "t.csv:3: key: '' is not a whole number"),
-        (lambda r: r[3].__setitem__(4, "9" * 19), "t.csv:4: query: '9999999999999999999' is not a whole number"),
-        (lambda r: r[4].__setitem__(9, "much"), "t.csv:5: weight: 'much' is not a number or empty"),
-        (lambda r: r[4].__setitem__(9, "inf"), "t.csv:5: weight: 'inf' is not a number or empty"),
-        (lambda r: r[4].__setitem__(9, "1e99"), "t.csv:5: weight: '1e99' is not a number or empty"),
-        (lambda r: r[5].pop(), "t.csv:6: 9 cells, but the header has 10"),
-        (lambda r: r[5].append("x"), "t.csv:6: 11 cells, but the header has 10"),
-        (lambda r: r[0].__setitem__(9, "share"), "t.csv: is not a table of a dump"),
-        (lambda r: r[0].__setitem__(8, "weight"), "t.csv: is not a table of a dump"),
-        (lambda r: r.clear(), "t.csv: is not a table of a dump"),
-    ],
-    ids=range(11),
-)
-def test_tables_that_were_edited_by_hand(tmp_path: Path, change: Callable[..., object], said: str) -> None:
-    for target in ("o.csv", "o.parquet"):
-        assert said in refusal(tmp_path, ["convert", "t.csv", target], {"t.csv": _rows(change)})
-
-
-def test_blank_lines_in_a_table_are_left_out(tmp_path: Path) -> None:
-    edited = table().replace(b"\n", b"\n\n")
-    assert ended(tmp_path, ["convert", "t.csv", "o.csv"], {"t.csv": edited}).code == 0
-    assert (tmp_path / "o.csv").read_bytes() == table()
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "said"),
-    [
-        ("weight", "text", "t.parquet: weight: has type string, expected float"),
-        ("weight", "inf", "t.parquet: weight: contains a number that is not finite"),
-        ("key", "null", "t.parquet: key: contains null"),
-        ("key", "half", "t.parquet: key: has type double, expected int64"),
-        ("id", "bytes", "t.parquet: id: has type binary, expected string"),
-        ("layer", "nested", "t.parquet: layer: has type list<element: int64>, expected int64"),
-    ],
-)
-def test_parquet_that_another_program_wrote(tmp_path: Path, name: str, values: str, said: str) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    (tmp_path / "good.parquet").write_bytes(table(".parquet"))
-    content = parquet.read_table(tmp_path / "good.parquet")
-    n = content.num_rows
-    made = {"text": ["x"] * n, "inf": [np.inf] * n, "null": [None] + [1] * (n - 1), "half": [0.5] * n,
-            "bytes": [b"\xff"] * n, "nested": [[1]] * n}[values]  # fmt: skip
-    content = content.set_column(content.column_names.index(name), name, pa.array(made))
-    parquet.write_table(content, tmp_path / "t.parquet")
-    for target in ("o.csv", "o.parquet"):
-        assert said in refusal(tmp_path, ["convert", "t.parquet", target])
 
 
 # dumps whose lines carry the right checksums

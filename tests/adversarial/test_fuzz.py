@@ -13,7 +13,6 @@ CASES = {
     "adapters": 15,
     "stacks": 40,
     "reports": 60,
-    "tables": 60,
     "dumps": 60,
 }
 
