@@ -256,6 +256,31 @@ def encoder_backend_ignores_padding(stack: ExitStack) -> Arguments:
     return {"model": model("bert"), "attn": ["eager", name]}
 
 
+def _short_masks(texts: list[str]) -> Arguments:
+    """A collator whose mask is one token shorter than each text."""
+    made = tokenizer()
+
+    def collate(features: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+        rows = [torch.tensor(feature["input_ids"]) for feature in features]
+        tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
+        ends = torch.tensor([len(row) - 1 for row in rows])
+        return {"input_ids": tokens, "attention_mask": (torch.arange(tokens.shape[1]) < ends[:, None]).long()}
+
+    return {"model": model("llama"), "tokenizer": made, "collator": collate, "texts": texts}
+
+
+@bug("padding_mask")
+def mask_of_padded_texts_is_one_shorter(stack: ExitStack) -> Arguments:
+    """A collator that bars the last token of each of its padded texts."""
+    return _short_masks(TEXTS)
+
+
+@bug("padding_mask")
+def mask_of_unpadded_texts_is_one_shorter(stack: ExitStack) -> Arguments:
+    """A collator that bars the last token of each text, of which none is padded."""
+    return _short_masks([" ".join(text.split()[:5]) for text in TEXTS])
+
+
 def _lm_collator(made: Any) -> Any:
     return hf.DataCollatorForLanguageModeling(made, mlm=False)
 

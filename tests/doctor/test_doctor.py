@@ -349,3 +349,20 @@ def test_positions_begin_where_the_model_begins_them():
     for name, begin in zip(names, (1, 2), strict=True):
         assert make_subject(cases[name]["model"], None, None, None).position_offset == begin
         assert attnscope.doctor(**cases[name])["padding"].verdict == "ok"
+
+
+def test_a_mask_that_bars_text_is_found_in_a_batch_too():
+    """Which tokens of a batch are text is not known: its verdict is `depends`, with the number of barred tokens."""
+    generator = torch.Generator().manual_seed(41)
+    made = model("llama")
+    for length in (5, 8, 11):
+        tokens = torch.randint(5, 60, (4, length), generator=generator)
+        mask = torch.ones_like(tokens)
+        mask[:, -1] = 0
+        check = attnscope.doctor(made, {"input_ids": tokens, "attention_mask": mask}, tokenizer(), attn=["eager"])
+        found = check["padding_mask"]
+        assert (found.verdict, found.value) == ("depends", 4.0), length
+        assert found.where.startswith(f"row 0 token {length - 1} ")
+        tokens[:, -1] = 0
+        check = attnscope.doctor(made, {"input_ids": tokens, "attention_mask": mask}, tokenizer(), attn=["eager"])
+        assert check["padding_mask"].verdict == "ok", length

@@ -38,6 +38,7 @@ ONE_PART: dict[str, dict[str, Any]] = {
     "albert": _SMALL,
     "distilbert": {"vocab_size": 60, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 40, "pad_token_id": 0},
     "electra": _SMALL,
+    "mobilebert": {**_SMALL, "intra_bottleneck_size": 32},
     "modernbert": {**_SIZES, **_SPECIAL, "local_attention": 6, "global_attn_every_n_layers": 2},
     "gpt2": {"vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48, **_IDS},
     "gpt_neox": _SIZES,

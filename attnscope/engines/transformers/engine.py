@@ -1,7 +1,7 @@
 """The engine that lets `transformers` run the model."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
@@ -17,6 +17,7 @@ from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.loading import TransformersModel
+from attnscope.engines.transformers.neighbours import padding_embedded_as_zero
 from attnscope.engines.transformers.output_head import apply_head
 from attnscope.engines.transformers.projections import layer_modules, value_and_output
 from attnscope.engines.transformers.rotations import rotated_by_length, rotation_limits
@@ -184,7 +185,10 @@ class TransformersEngine:
             inputs["position_ids"] = batch.tokens.positions
         if "use_cache" in takes:
             inputs["use_cache"] = False
-        with rotated_by_length(model, batch.tokens.lengths):
+        with ExitStack() as stack:
+            stack.enter_context(rotated_by_length(model, batch.tokens.lengths))
+            if not self.settings.padded_rows:
+                stack.enter_context(padding_embedded_as_zero(model, batch.tokens.real))
             return model(**inputs, **more)
 
     def continuation(self) -> "TransformersContinuation":

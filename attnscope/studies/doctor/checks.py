@@ -85,8 +85,8 @@ CHECKS = (
     ),
     AttentionCheck(
         "padding_mask",
-        "the attention mask bars padding",
-        "Tokens that are attended to although they are padding change every number in the row.",
+        "the attention mask bars padding, and no text",
+        "Tokens that are attended to although they are padding change all of their row; barred text is not read.",
         "Pass the attention_mask that the tokenizer or collator makes, never torch.ones_like(input_ids).",
         masks.padding_mask,
     ),

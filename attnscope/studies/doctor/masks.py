@@ -26,6 +26,7 @@ from attnscope.studies.doctor.examination import (
     unknown,
     wrong,
 )
+from attnscope.studies.screens.header import counted
 
 HIDDEN = "keys that a query should see are hidden"
 _LATER = "outputs of earlier tokens change when later tokens are replaced"
@@ -362,9 +363,10 @@ def mask_covers(batch: ExaminedBatch) -> bool:
 
 
 def padding_mask(exam: Examination) -> list[Evidence]:
-    """Check that the attention mask bars all padding."""
+    """Check that the attention mask bars all padding, and nothing else."""
     evidence = []
     for batch in exam.batches:
+        evidence += _barred_text(exam, batch)
         if not batch.padding.any():
             if exam.subject.words.special.pad is not None:
                 evidence.append(inapplicable(batch.name, "nothing is padded"))
@@ -385,13 +387,37 @@ def padding_mask(exam: Examination) -> list[Evidence]:
             evidence.append(ok(batch.name, effect.value, effect.limit, note))
             continue
         what = "there is no attention_mask" if batch.attended is None else "the attention_mask is 1"
-        note = f"{what} for {int(bare.sum())} padding token{'s' * (int(bare.sum()) != 1)}"
+        note = f"{what} for {counted(int(bare.sum()), 'padding token')}"
         if effect is not None and effect.value is not None:
             changes = "do not change" if effect.verdict == "ok" else f"change by {effect.value:.2g}"
             note += f"; outputs of the texts {changes} with the right mask"
         where = exam.token(batch, *bare.nonzero()[0].tolist())
         evidence.append(wrong(batch.name, int(bare.sum()), 0, where, note))
     return evidence or [inapplicable("no batch", "no batch or collator is given")]
+
+
+def _barred_text(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
+    """Yield evidence on tokens of texts that the mask bars."""
+    if batch.attended is None:
+        return
+    special = exam.subject.words.special
+    barred = ~batch.attended
+    text = barred & batch.real
+    if special.pad == special.eos:
+        # see padding_is_eos
+        text &= batch.ids != special.pad
+    if text.any():
+        where = exam.token(batch, *text.nonzero()[0].tolist())
+        note = f"the attention_mask is 0 for {counted(int(text.sum()), 'token')} of the texts"
+        yield wrong(batch.name, int(text.sum()), 0, where, note)
+        return
+    # Which tokens of a caller's batch are padding, the mask alone says: its other tokens may still be text.
+    other = barred & (batch.ids != special.pad)
+    ids = batch.ids[barred].unique()
+    if special.pad is not None and other.any() and len(ids) > 1:
+        where = exam.token(batch, *other.nonzero()[0].tolist())
+        note = f"the attention_mask is 0 for {counted(int(other.sum()), 'token')} other than the padding token"
+        yield depends(wrong(batch.name, int(other.sum()), 0, where, note), note)
 
 
 def _effect_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence | None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from tests.helpers.requests import requested
 from tests.helpers.transformers_runs import SOURCE, TEXTS, run
 
 
-@pytest.mark.parametrize("engine", ["native", "transformers"])
-@pytest.mark.parametrize("name", ["bert", "llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [*product(("bert", "llama", "gpt2"), ("native", "transformers")), ("mobilebert", "transformers")],
+)
 def test_whole_padded_matrices_are_those_of_transformers(folders, name, engine):
     report = run(folders(name), engine=engine, show_padding=True)
     short, long = report.texts
