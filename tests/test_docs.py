@@ -115,7 +115,10 @@ def inputs(tmp_path_factory):
     shutil.copytree(folder / "my-llama", folder / "my-llama-tuned")
     save_weights(folder)
     save_chats(folder)
-    for name in ("report.json", "before.json", "after.json"):
+    (folder / "batch.json").write_text(
+        '{"input_ids": [[5, 6, 7, 8], [9, 10, 0, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]]}'
+    )
+    for name in ("report.json", "before.json", "after.json", "golden.json"):
         assert main(["run", "The bank by the river", "--layer", "3", "--quiet", "--output", str(folder / name)]) == 0
     q, k, v = np.random.default_rng(0).normal(size=(3, 2, 4, 8)).astype(np.float32)
     arrays = {"layer.0.q": q, "layer.0.k": k, "layer.0.v": v}

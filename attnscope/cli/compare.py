@@ -9,6 +9,7 @@ from attnscope.request.selection import ALL, PAGE, PRINTED, WALKED, join_label
 
 if TYPE_CHECKING:
     from attnscope.findings.compare import Comparison
+    from attnscope.studies.compare.runs import ReportSelection
     from attnscope.studies.compare.tolerance import Tolerance
     from attnscope.studies.run.every_head import RoleRecorders
 
@@ -17,6 +18,7 @@ attnscope compare "The bank by the river"
 attnscope compare "The bank by the river" --mask own --mask own+window:2
 attnscope compare "A river bank" "A savings bank" --query bank
 attnscope compare before.json after.json --tolerance 1e-5
+attnscope compare golden.json "The bank by the river" --tolerance 1e-5
 attnscope compare "The bank by the river" --mask own --mask causal --what-if same-scores
 attnscope compare "The bank by the river" --hide The
 attnscope compare "The bank by the river" --layer 0 --layer 1 --head all
@@ -37,7 +39,8 @@ def compare(given: Given) -> None:
 
     Repeat one option, or the text, to compare its values; the first is the reference. By default, compares the causal
     with the bidirectional mask. Two saved reports (.json) are compared without a model; --layer, --head, --query,
-    --key and --stage select from what they hold. Tables of texts over 64 tokens show maps; tables of selected rows,
+    --key and --stage select from what they hold. A saved report and a text are compared by running the text as the
+    report was made. Tables of texts over 64 tokens show maps; tables of selected rows,
     and of two texts, show the rows and columns where most weight moves.
     """
     from attnscope.cli.deliver import check_output, deliver, is_table, put
@@ -54,8 +57,11 @@ def compare(given: Given) -> None:
         raise UsageError("the verdict replaces tables", where=arg("summary"), hint=hint)
     roles: list[RoleRecorders] = []
     texts = sides.several.get("text", [])
-    if len(texts) > 1 and all(text.lower().endswith(".json") for text in texts):
+    reports = [text for text in texts if text.lower().endswith(".json")]
+    if len(texts) > 1 and reports == texts:
         comparison = _compare_reports(sides.several, given, tolerance)
+    elif len(texts) == 2 and len(reports) == 1:
+        comparison = _compare_with_report(sides, reports[0], given, tolerance)
     else:
         comparison = _compare_runs(sides, given, tolerance, roles)
     if tolerance is None or given.format is not None or given.output is not None:
@@ -71,12 +77,20 @@ def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | Non
     from pathlib import Path
 
     from attnscope.base.system.escape import as_unicode
-    from attnscope.studies.compare.runs import ReportSelection, compare_reports, read_report
+    from attnscope.studies.compare.runs import compare_reports, read_report
 
     for option in COMPARE:
         if option.name in given.typed and option.name not in (*_OF_REPORTS, *_WANTED):
             hint = "pass texts, or remove the option"
             raise UsageError("does not apply to saved reports", where=arg(option.name), hint=hint)
+    reports = [(as_unicode(path), read_report(Path(path))) for path in several["text"]]
+    return compare_reports(reports, _wanted(given), tolerance)
+
+
+def _wanted(given: Given) -> "ReportSelection":
+    """Return what saved reports are narrowed down to."""
+    from attnscope.studies.compare.runs import ReportSelection
+
     values = {name: getattr(given, name) for name in _WANTED if name in given.typed}
     for name in ("layer", "head"):
         if len(values.get(name, [""])) > 1:
@@ -88,8 +102,27 @@ def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | Non
         values["layer"], values["head"] = join_label(values.get("layer", ALL), values.get("head", ALL))
     if values.get("stages") == ():
         values["stages"] = ("weights",)
-    reports = [(as_unicode(path), read_report(Path(path))) for path in several["text"]]
-    return compare_reports(reports, ReportSelection(**values), tolerance)
+    return ReportSelection(**values)
+
+
+def _compare_with_report(sides: Sides, path: str, given: Given, tolerance: "Tolerance | None") -> "Comparison":
+    """Run the text with the model, and compare it with a saved report."""
+    from pathlib import Path
+
+    from attnscope.base.system.escape import as_unicode
+    from attnscope.cli.progress import progress
+    from attnscope.cli.run_config import read_texts, run_config
+    from attnscope.studies.compare.runs import compare_with_report, read_report
+
+    several = sides.several
+    if repeated := [name for name, values in several.items() if len(values) > 1 and name != "text"]:
+        raise UsageError("is given more than once beside a saved report", where=arg(repeated[0]), hint="pass it once")
+    (text,) = (text for text in several["text"] if text != path)
+    side = sides.side("text", text)
+    run = run_config(read_texts(side), side)
+    saved = as_unicode(path), read_report(Path(path))
+    with progress(quiet=given.quiet) as on_progress:
+        return compare_with_report(saved, run, given.typed, _wanted(given), tolerance, on_progress)
 
 
 def _compare_runs(

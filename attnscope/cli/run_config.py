@@ -146,7 +146,7 @@ def _refuse_texts(given: Any, option: str, reason: str, *more: str) -> None:
             raise UsageError(message, hint=f"remove {arg(name)}: {reason}")
 
 
-def _read_json(named: str, *, quiet: bool) -> tuple[str, Any]:
+def read_json(named: str, *, quiet: bool) -> tuple[str, Any]:
     """Read a JSON file, or standard input for `-`; return its name for errors, and the value."""
     from attnscope.base.files.reading import parse_json, read_file
 
@@ -161,7 +161,7 @@ def _chat(given: Any) -> "TextInput":
     from attnscope.request.run_config import TextInput
 
     _refuse_texts(given, "chat", "the messages are the text")
-    where, value = _read_json(given.chat, quiet=given.quiet)
+    where, value = read_json(given.chat, quiet=given.quiet)
     return TextInput("", where=where, chat=chat_of(value, where))
 
 
@@ -170,7 +170,7 @@ def _given_ids(given: Any) -> "tuple[TextInput, ...]":
     from attnscope.request.run_config import TextInput
 
     _refuse_texts(given, "input_ids", "the ids are the text", "chat", "qkv", "spans")
-    where, value = _read_json(given.input_ids, quiet=given.quiet)
+    where, value = read_json(given.input_ids, quiet=given.quiet)
     rows = read_ids(value if isinstance(value, dict) else {"input_ids": value}, where)
     names = [where] if len(rows) == 1 else [f"{where}: row {n}" for n in range(len(rows))]
     return tuple(TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True))

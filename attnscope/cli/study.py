@@ -1,6 +1,7 @@
 """The command of a study that needs no code of its own."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from typer import Exit
@@ -20,7 +21,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     def run(given: Given) -> None:
         from attnscope.cli.deliver import check_output, deliver, is_table
         from attnscope.cli.progress import progress
-        from attnscope.cli.run_config import refuse_idle_what_if, run_config, texts_of_file
+        from attnscope.cli.run_config import read_json, refuse_idle_what_if, run_config, texts_of_file
 
         # what has no matrices has no option for their decimal places
         compared = Sides(Given(**{"precision": 2, **vars(given)}), options_of(name))
@@ -42,7 +43,8 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                 config = run_config(texts[min(number, len(texts) - 1)], of_run)
                 lines = lambda path: texts_of_file(path, quiet=given.quiet)  # noqa: E731
                 built_in = call.texts == "typed" and side.text is None
-                request = Request(config, vars(side), is_table(side), on_progress, None, lines, built_in)
+                json_of = partial(read_json, quiet=given.quiet)
+                request = Request(config, vars(side), is_table(side), on_progress, None, lines, built_in, json_of)
                 found.append((label, command.answer(request)))
         assert axis is None or command.joined is not None
         findings = found[0][1] if axis is None or command.joined is None else command.joined(axis[0], found)

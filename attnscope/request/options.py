@@ -486,6 +486,10 @@ _OF_MACHINE = {option.name: option for option in THE_MACHINE}
 DOCTOR = (
     _grouped(TEXTS[1], OTHER, "Texts to examine the model with, one per line; default: built-in texts.",
         brief="Texts to examine the model with."),
+    Option("batch", OTHER, "Batch to examine, as your program makes it: a JSON object with input_ids and all else that "
+        "the model is called with (attention_mask, position_ids, labels …), each a list of rows; documents, the number "
+        "of each token's document, and prefix say what the batch does not. - reads standard input.", metavar="FILE|-",
+        complete="files", brief="Batch to examine (JSON), such as one of training."),
     Option("attn", OTHER, "Implementations of attention to examine, by their names in transformers, separated by "
         "commas: eager, sdpa, flex_attention, flash_attention_2 …; default: eager,sdpa.", arguments.names(arg("attn")),
         "NAMES", complete=("eager", "sdpa", "flex_attention", "flash_attention_2"),

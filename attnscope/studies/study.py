@@ -100,6 +100,8 @@ class Request:
     # reads a file with one text per line, which an option of the command line names
     read_lines: Callable[[Path], "Sequence[TextInput]"] | None = None
     built_in: bool = False  # whether the texts of the run are the built-in ones
+    # reads a JSON file, or standard input for `-`; returns its name for errors, and the value
+    read_json: Callable[[str], tuple[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

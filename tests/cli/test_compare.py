@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -344,6 +345,51 @@ def test_saved_reports_and_the_tolerance_of_a_check(capsys, tmp_path):
     code, out, err = run(capsys, *paths, "--tolerance", "1e-3", "--output", target, "--quiet")
     assert (code, out.startswith("verdict  FAILED"), err.count("\n")) == (1, True, 1)
     assert "what moved" in (tmp_path / "c.txt").read_text()
+
+
+_ANY_HEADS = [["--layer", "all", "--head", "all"], ["--layer", "1-2", "--head", "0,3"], ["--head", "L1H2,L3H0"], []]
+_ANY_MASK = [[], ["--mask", "causal"], ["--mask", "own+window:2", "--what-if", "same-scores"], ["--hide", "by"]]
+_ANY_CELLS = [[], ["--query", "river"], ["--key", "0:3"], ["--stage", "weights"], ["--head", "mean"]]
+
+
+def test_a_text_is_run_as_a_saved_report_was_made(capsys, tmp_path):
+    """Whatever a report was made with, the same model agrees exactly, and one with other layers fails from these on."""
+    golden = str(tmp_path / "golden.json")
+    changed = changed_copy(tmp_path / "changed")
+    draw = Random(50).choice
+    for _ in range(8):
+        options = [*draw(_ANY_HEADS), *draw(_ANY_MASK), *draw(_ANY_CELLS)]
+        assert main(["run", TEXT, "-m", "riverbank", *options, "-o", golden, "--force", "--quiet"]) == 0
+        capsys.readouterr()
+        sides = [golden, TEXT] if draw([True, False]) else [TEXT, golden]
+        code, out, err = run(capsys, *sides, "-m", "riverbank", "--tolerance", "0", "--json")
+        comparison = json.loads(out)
+        first, second = (side["report"] for side in comparison["sides"])
+        assert (code, err, comparison["verdict"]["passed"]) == (0, "", True), options
+        for report in (first, second):
+            report["texts"][0]["heads"].pop("chosen", None)
+        for name in ("queries", "keys", "heads", "hidden"):
+            assert first["texts"][0][name] == second["texts"][0][name], (options, name)
+        assert first["mask"]["used"] == second["mask"]["used"], options
+        code, out, err = run(capsys, *sides, "-m", changed, "--tolerance", "1e-6", "--json")
+        layers = {unit[0] for unit in first["texts"][0]["heads"]["units"]}
+        differ = sorted(layer for layer in layers if layer == "mean" or layer >= 2)
+        assert code == int(bool(differ)), options
+        verdict = json.loads(out)["verdict"]
+        assert verdict["passed"] == (not differ), options
+        if differ and "mean" not in layers:
+            assert verdict["first_layer"] == differ[0], options
+            assert f"layer {differ[0]} is the first that differs" in err, options
+
+
+def test_a_saved_report_beside_another_text_says_what_only_one_has(capsys, tmp_path):
+    golden = str(tmp_path / "golden.json")
+    assert main(["run", TEXT, "-o", golden, "--quiet"]) == 0
+    capsys.readouterr()
+    code, _, err = run(capsys, golden, "The bank by a river", "--tolerance", "1e-5")
+    assert (code, "only 'golden.json' has the tokens 3 'the'" in err.replace(str(tmp_path) + "/", "")) == (1, True)
+    code, _, err = run(capsys, golden, TEXT, "--mask", "own", "--mask", "causal")
+    assert (code, "--mask: is given more than once beside a saved report" in err) == (2, True)
 
 
 def test_options_choose_among_what_is_saved_or_are_refused(capsys, tmp_path, monkeypatch):

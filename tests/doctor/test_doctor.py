@@ -314,6 +314,51 @@ def test_the_command(llama, tmp_path, capsys):
     assert "use .json .txt .xml" in capsys.readouterr().err
 
 
+def _saved(path, batch):
+    path.write_text(json.dumps({name: member.tolist() for name, member in batch.items()}))
+    return str(path)
+
+
+def test_a_batch_in_a_file_is_examined_as_in_python(llama, tmp_path, capsys):
+    """Every verdict and number is that of `attnscope.doctor(model, batch)`; what leaks ends with 1."""
+    batch, documents = leaking()
+    tokens, positions, _ = pack((4, 9, 5))
+    sound = {"input_ids": tokens.masked_fill(positions == 0, 1), "position_ids": positions}
+    told = {"input_ids": batch["input_ids"], "documents": torch.tensor(documents)[None]}
+    for name, given in {"leaking": batch, "sound": sound, "told": told}.items():
+        path = _saved(tmp_path / f"{name}.json", given)
+        code = main(["doctor", "-m", str(llama), "--attn", "eager", "--batch", path, "--json"])
+        report = json.loads(capsys.readouterr().out)
+        inputs = {key: value for key, value in given.items() if key != "documents"}
+        named = {key: value for key, value in given.items() if key == "documents"}
+        python = attnscope.doctor(str(llama), inputs, attn="eager", **named)
+        assert report["batches"] == json.loads(python.to_json())["batches"], name
+        assert report["checks"] == json.loads(python.to_json())["checks"], name
+        packed = next(check for check in report["checks"] if check["name"] == "packed_documents")
+        assert packed["verdict"] == ("ok" if name == "sound" else "wrong"), name
+        assert code == int(not python.passed) == int(name != "sound"), name
+        assert packed["texts"] == ["batch"], name
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "has no input_ids; give them, such as [[101, 2023, 102]]"),
+        ("7", "is 7, not a JSON object"),
+        ('{"input_ids": [[5, 6], [7]]}', "input_ids: has no numbers, or rows of different lengths; give lists"),
+        ('{"input_ids": [[5, 6]], "attention_mask": ["x"]}', "attention_mask: has no numbers, or rows of different"),
+        ('{"input_ids": [[1, 6000]]}', "batch: the model does not take the batch"),
+        ('{"input_ids": [[5, 6', "is truncated at line 1"),
+    ],
+)
+def test_a_file_that_is_no_batch_is_refused(llama, tmp_path, capsys, text, message):
+    path = tmp_path / "batch.json"
+    path.write_text(text)
+    assert main(["doctor", "-m", str(llama), "--attn", "eager", "--batch", str(path)]) in (1, 2)
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+
+
 def test_what_is_wrong_ends_with_1_and_is_a_failure(tmp_path, capsys):
     model("bert decoder", is_decoder=False).save_pretrained(tmp_path / "bert")
     tokenizer().save_pretrained(tmp_path / "bert")

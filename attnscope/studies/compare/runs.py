@@ -18,9 +18,19 @@ from attnscope.findings.compare import MODELS, Comparison, Side
 from attnscope.findings.heads import STAGES, HeadRef, Heads
 from attnscope.findings.narrowing import narrow_rows, require_heads
 from attnscope.findings.run import Report
-from attnscope.request.masks.expression import spell_mask
+from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
 from attnscope.request.run_config import RunConfig
-from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, MEAN, IndexSelection, PositionSelection
+from attnscope.request.selection import (
+    ALL,
+    AUTO,
+    EVERY_POSITION,
+    MEAN,
+    IndexSelection,
+    PositionSelection,
+    join_label,
+    parse_indices_or_label,
+    parse_positions,
+)
 from attnscope.run.plan import make_plan, memory_demand
 from attnscope.run.session import ProgressCallback, Session, inspect
 from attnscope.run.text_plan import divide_text
@@ -36,6 +46,8 @@ if TYPE_CHECKING:
 _CAP = 4 << 30
 _LONGEST = 30  # longest text, in characters, that is used as its own label
 _MOST_CELLS = 1 << 26  # numbers of all heads of one side that are compared unless the user asks for every head
+_NOW = "this run"  # label of the side that is compared with a saved report
+_SAVED = ("layer", "head", "query", "key")  # what a saved report is narrowed down to
 _ROWS = 1024  # rows that are compared for a table, of which it shows those where most weight moves
 
 
@@ -289,6 +301,52 @@ def compare_reports(
         _check_saved(keys or [], text.keys, "key", sides[0].label)
     named = _named(wanted.query, wanted.key)
     return compare_sides("report", sides, shown, tolerance, wanted.stages or STAGES, named)
+
+
+def compare_with_report(
+    saved: tuple[str, Report],
+    run: RunConfig,
+    typed: Collection[str],
+    wanted: ReportSelection | None = None,
+    tolerance: Tolerance | None = None,
+    progress: ProgressCallback | None = None,
+) -> Comparison:
+    """Run a text as a saved Report was made, and compare the two.
+
+    Args:
+        saved: The name of the report, and the report, which is the first side.
+        typed: Names of the options that the user chose; others follow the report.
+    """
+    name, report = saved
+    run = _as_saved(name, report, run, typed)
+    made = inspect(run, session=Session(run.texts, progress))
+    return compare_reports([saved, (_NOW, made)], wanted, tolerance)
+
+
+def _as_saved(name: str, report: Report, run: RunConfig, typed: Collection[str]) -> RunConfig:
+    """Choose layers, heads, rows, columns, stages and mask of a run as those of a saved report, unless the user did."""
+    require_heads(report, f"'{name}'")
+    text = report.texts[0]
+    mask = report.mask
+    saved: dict[str, Any] = {"stages": tuple(text.heads.stages), **_chosen(report)}
+    units = text.heads.units
+    if len(units) < len({layer for layer, _ in units}) * len({head for _, head in units}):
+        # The label selects these heads alone.
+        saved["layer"], saved["head"] = join_label(AUTO, parse_indices_or_label("head")(",".join(map(str, units))))
+    for option, positions, tokens in (("query", text.queries, text.tokens), ("key", text.keys, text.sources)):
+        if len(positions) < len(tokens):
+            saved[option] = PositionSelection.of(positions)
+    if mask.hidden is not None:
+        saved["hide"] = parse_positions(mask.hidden)
+    if mask.what_if is not None and mask.used != mask.own:
+        if not is_mask(mask.used):
+            message = f"'{name}' was made under the mask '{mask.used}', which cannot be read back"
+            raise UsageError(message, where=arg("mask"), hint=f"add {arg('mask', placeholder='MASK')}")
+        saved["mask"] = parse_mask(mask.used)
+    if mask.what_if is not None:
+        saved["what_if"] = mask.what_if
+    # A selection of rows or columns by the user narrows both sides afterwards.
+    return replace(run, **{option: value for option, value in saved.items() if option not in typed or option in _SAVED})
 
 
 def read_report(path: Path) -> Report:

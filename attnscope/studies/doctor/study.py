@@ -9,9 +9,16 @@ def _answer(request: Request) -> Any:
     from attnscope.engines.torch_setup import import_torch
 
     import_torch()
+    from attnscope.studies.doctor.batch_file import batch_of
     from attnscope.studies.doctor.checkpoint import examine_checkpoint
 
-    return examine_checkpoint(request.run, request.values, request.progress)
+    more: dict[str, Any] = {}
+    if (path := request.values.get("batch")) is not None:
+        assert request.read_json is not None
+        where, value = request.read_json(path)
+        batch, told = batch_of(value, where)
+        more = {"batch": batch, **told}
+    return examine_checkpoint(request.run, request.values, request.progress, **more)
 
 
 STUDY = Study(
@@ -23,12 +30,13 @@ STUDY = Study(
         causality, windows, caches, prefill in chunks, 4-D masks, sinks, soft-cap and rotary positions.
         Compares every backend with eager attention in float32; a difference that rounding explains is accepted.
         Exits with 1 if anything is wrong.
-        A batch and a collator are examined from Python: attnscope.doctor(model, batch).
+        A collator is examined from Python: attnscope.doctor(model, collator=collator).
         """,
         """
         attnscope doctor --model ./my-llama
         attnscope doctor --model ./my-llama --attn eager,sdpa,flex_attention
         attnscope doctor --model ./my-llama --dtype bfloat16
+        attnscope doctor --model ./my-llama --batch batch.json
         attnscope doctor --model ./my-llama --file texts.txt -o doctor.xml
         attnscope doctor --model ./my-llama --json | jq '.checks[] | select(.verdict == "wrong")'
         """,
