@@ -15,7 +15,7 @@ from attnscope.studies.registry import STUDIES, options_of, study
 
 EXIT_CODES = {
     Exit.DONE: "done",
-    Exit.FAILED: "error, or a check, doctor or --tolerance failed",
+    Exit.FAILED: "error, or a check, doctor, --tolerance or --strict failed",
     Exit.USAGE: "wrong usage",
     Exit.SOME_RECORDS_FAILED: "a batch finished, but some records failed",
     Exit.BUG: "a bug in attnscope",

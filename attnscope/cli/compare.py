@@ -38,12 +38,11 @@ def compare(given: Given) -> None:
     """Show what changes between masks, layers, heads, texts or models.
 
     Repeat one option, or the text, to compare its values; the first is the reference. By default, compares the causal
-    with the bidirectional mask. Two saved reports (.json) are compared without a model; --layer, --head, --query,
-    --key and --stage select from what they hold. A saved report and a text are compared by running the text as the
-    report was made. Tables of texts over 64 tokens show maps; tables of selected rows,
-    and of two texts, show the rows and columns where most weight moves.
+    with the bidirectional mask. Saved reports (.json) are compared without a model, or one with a text that runs as it
+    was made; --layer, --head, --query, --key and --stage select from what they hold. Tables of texts over 64 tokens
+    show maps; tables of selected rows, and of two texts, show the rows and columns where most weight moves.
     """
-    from attnscope.cli.deliver import check_output, deliver, is_table, put
+    from attnscope.cli.deliver import check_output, deliver, is_table, put, require_plain_reading
     from attnscope.studies.compare.tolerance import Tolerance, failure
 
     check_output(given, "compare")
@@ -71,6 +70,7 @@ def compare(given: Given) -> None:
             put(comparison, given, "verdict")
         if error := failure(comparison):
             raise error
+        require_plain_reading(comparison, given)
 
 
 def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | None") -> "Comparison":

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from attnscope.base.errors import UsageError, arg
+from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import escape_control
 from attnscope.cli.next_command import suggest_after
 from attnscope.cli.parameters import Given
@@ -117,6 +117,18 @@ def deliver(
         put(findings, given, given.format or "table", listing, **detail)
     sys.stdout.flush()
     suggest_after(findings, given)
+    require_plain_reading(findings, given)
+
+
+def require_plain_reading(findings: Any, given: Given) -> None:
+    """With `--strict`, fail if anything that stands above the numbers changes how they are read."""
+    if not getattr(given, "strict", False):
+        return
+    from attnscope.findings.reading import changed_readings
+
+    if notes := list(dict.fromkeys(changed_readings(findings))):
+        more = f" (and {len(notes) - 1} more)" if len(notes) > 1 else ""
+        raise AttnscopeError(notes[0] + more, where=arg("strict"))
 
 
 def put(

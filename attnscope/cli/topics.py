@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from attnscope.request.options import THE_MACHINE, THE_MODEL, Option
 
-_SCREEN = "format", "json", "output", "precision", "color", "force", "quiet", "open", "pager", "verbose"
+_SCREEN = "format", "json", "output", "precision", "color", "force", "quiet", "open", "pager", "verbose", "strict"
 
 
 @dataclass(frozen=True)

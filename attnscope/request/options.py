@@ -241,6 +241,8 @@ _OUTPUT = (
         excludes=("format", "json", "output")),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
+STRICT = Option("strict", SHOW, "Exit with 1 if what stands above the numbers changes how they are read: random "
+    "weights, unknown words, a truncated text, a mask that hides nothing, or a note on the model.")
 _OUTPUT_OF_CHECKS = tuple(option for option in _OUTPUT if option.name != "open")
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
 
@@ -299,7 +301,7 @@ RUN = (
     choice("table", SHOW, Literal["matrices", "contributors", "rows", "columns", "spans"], "Table that a {or_tables} "
         "file holds: matrices (one row per cell of a stage; default), contributors (one row per query and rank), rows "
         "(statistics, one row per query), columns (of a map) or spans (of {spans})."),
-    *_shown(PRECISION.help, "2", FORMAT),
+    *_shown(PRECISION.help, "2", FORMAT), STRICT,
     *THE_MACHINE,
 )
 COMPARED_STAGES = replace(STAGE, help=f"Stages that {{tolerance}} compares and json has (tables show the weights), "
@@ -311,7 +313,7 @@ COMPARE = (
     SPANS, POOLED,
     Option("summary", SHOW, "Show only how much weight moves in each head, of all layers and heads unless selected.",
         brief="Only how much weight moves in each head."),
-    *_shown("Decimal places in tables; json is exact.", "2", FORMAT),
+    *_shown("Decimal places in tables; json is exact.", "2", FORMAT), STRICT,
     *_compared(THE_MACHINE, "dtype", "engine"),
     _tolerance("tolerance", "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by "
         "more than X times the largest value of its layer; all layers and heads unless selected. Print a one-line "
@@ -332,7 +334,7 @@ EXPLAIN = (
     number("top", COMPUTE, 1, "Keys to show, largest weight first; default: 16 in a terminal, all in json.",
         metavar="K", brief="Keys to show, largest weight first."),
     SPANS, MASK, WHAT_IF, HIDE,
-    *_shown("Decimal places in tables; json is exact.", "4"),
+    *_shown("Decimal places in tables; json is exact.", "4"), STRICT,
     *THE_MACHINE,
 )
 HEADS = (
@@ -372,7 +374,7 @@ HEADS = (
     number("top", SHOW, 1, "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
         metavar="K", brief="Heads to list for each role."),
     choice("sort", SHOW, Literal["value", "layer"], "Order of the listed heads.", default="value"),
-    *_shown("Decimal places of {measure}; files other than pictures and .txt are exact.", "2"),
+    *_shown("Decimal places of {measure}; files other than pictures and .txt are exact.", "2"), STRICT,
     *_compared(THE_MACHINE, "dtype", "engine"),
 )
 ABLATE = (
@@ -421,7 +423,7 @@ ABLATE = (
     number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K",
         brief="With {each}, number of entries to list."),
     *_shown("Decimal places in tables; files other than pictures and .txt are exact.", "3",
-        output="Write to a file; the extension sets the format: {endings}, with {each} also {table_endings}."),
+        output="Write to a file; the extension sets the format: {endings}, with {each} also {table_endings}."), STRICT,
     *THE_MACHINE,
 )
 EXPLORE = (
@@ -489,7 +491,7 @@ DOCTOR = (
     Option("batch", OTHER, "Batch to examine, as your program makes it: a JSON object with input_ids and all else that "
         "the model is called with (attention_mask, position_ids, labels …), each a list of rows; documents, the number "
         "of each token's document, and prefix say what the batch does not. - reads standard input.", metavar="FILE|-",
-        complete="files", brief="Batch to examine (JSON), such as one of training."),
+        complete="files", brief="Batch of your program to examine (JSON)."),
     Option("attn", OTHER, "Implementations of attention to examine, by their names in transformers, separated by "
         "commas: eager, sdpa, flex_attention, flash_attention_2 …; default: eager,sdpa.", arguments.names(arg("attn")),
         "NAMES", complete=("eager", "sdpa", "flex_attention", "flash_attention_2"),

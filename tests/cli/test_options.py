@@ -40,6 +40,7 @@ BASE = {
 # What is typed after an option; a key begins with a command that needs something else. A second text replaces BASE.
 ARGUMENTS = {
     "file": ("texts.txt", ""),
+    "batch": "batch.json",
     "explain file": ("line.txt", "-q 1"),
     "ablate file": ("line.txt", "--cut L0H0"),
     "chat": ("chat.json --model chatty", ""),
@@ -165,6 +166,7 @@ def folder(tmp_path_factory):
         "chat.json": json.dumps(CHAT),
         "chats.jsonl": json.dumps(CHAT),
         "ids.json": "[1, 2, 3]",
+        "batch.json": "[[1, 2, 3]]",
         "keys.toml": "",
         "cross.toml": "d_model = 8\ncross_attention = true\n",
     }.items():

@@ -364,7 +364,7 @@ def mask_covers(batch: ExaminedBatch) -> bool:
 
 def padding_mask(exam: Examination) -> list[Evidence]:
     """Check that the attention mask bars all padding, and nothing else."""
-    evidence = []
+    evidence: list[Evidence] = []
     for batch in exam.batches:
         evidence += _barred_text(exam, batch)
         if not batch.padding.any():
@@ -413,8 +413,8 @@ def _barred_text(exam: Examination, batch: ExaminedBatch) -> Iterator[Evidence]:
         return
     # Which tokens of a caller's batch are padding, the mask alone says: its other tokens may still be text.
     other = barred & (batch.ids != special.pad)
-    ids = batch.ids[barred].unique()
-    if special.pad is not None and other.any() and len(ids) > 1:
+    ids = batch.ids[barred]
+    if special.pad is not None and other.any() and bool((ids != ids[0]).any()):
         where = exam.token(batch, *other.nonzero()[0].tolist())
         note = f"the attention_mask is 0 for {counted(int(other.sum()), 'token')} other than the padding token"
         yield depends(wrong(batch.name, int(other.sum()), 0, where, note), note)
