@@ -615,10 +615,10 @@ BATCH = (
     SPANS,
     replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief=""),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
-    Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all "
-        "resumable); {whole} (one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is "
-        "written as whole objects.", Path, "OUT", short="-o", complete="files", required=True,
-        brief="Output: .jsonl, .jsonl.zst, a folder … (resumable)."),
+    Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (both "
+        "resumable); {whole} (at the end, as a whole); - writes .jsonl to standard output. An s3://, gs:// or hf:// "
+        "URL is written as whole objects.", Path, "OUT", short="-o", complete="files", required=True,
+        brief="Output: .jsonl or a folder (resumable), .jsonl.zst …"),
     Option("table", OUTPUT, "Tables of a .parquet folder, separated by commas: "
         f"{', '.join(table.name for table in _TABLES)}; several become subfolders. Default: the first of these that is "
         "kept.", arguments.some_of(arg("table"), "table", tuple(table.name for table in _TABLES)), "TABLES",
