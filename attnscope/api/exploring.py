@@ -19,7 +19,7 @@ class ModelExploreArguments(PairArguments, TokenArguments, HeadArguments, total=
 
     Attributes:
         words: Begin with the weights between words; with `spans` or `messages`, a walk begins with spans.
-        cut: Heads and edges to begin without: `L5H1`, `"L5H1: it→animal"`, or several.
+        cut: Heads and edges to begin without: `L5H1`, `"L5H1: it←animal"`, or several.
         keys: TOML file that binds other keys to actions.
     """
 

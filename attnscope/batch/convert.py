@@ -19,8 +19,6 @@ from attnscope.batch.dump import DumpProgress, check_output, write_dump
 from attnscope.batch.dump_reader import Dump, sealed_end
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import DUMPS, TABLES, DumpFormat, ending_of, format_of
-from attnscope.batch.frames import compressed, packing_of
-from attnscope.batch.journal import seal
 from attnscope.batch.loading import DumpConfig
 from attnscope.batch.merge import write_merged
 from attnscope.batch.parts import gather_parts_of
@@ -70,10 +68,9 @@ def convert(source: Path, target: Path, table: str | None = None, *, force: bool
         raise UsageError("a report is not a dump", where="OUT", hint=f"convert to {', '.join(TABLES)} or .html")
     if here.extra is not None:
         here.extra.require(here.ending)
-    packing_of(target)  # refuses .zst at once where no library can write it
     with _replacing(target, force=force) as temporary:
         if not here.table:
-            write_copy = _write_dump if here.resumes else _write_whole
+            write_copy = _write_document if here.layout == "document" else _write_dump
             return write_copy(Dump(source), temporary), "records"
         what, rows = _rows(report or Dump(source), table)
         return tables.write(rows, here.layout, temporary), what
@@ -106,27 +103,20 @@ def _windows(dump: Dump) -> Iterator[list[Record]]:
         yield window
 
 
-def _write_whole(dump: Dump, target: Path) -> int:
-    """Write one JSON document, or compressed lines, and return the number of records."""
-    here = format_of(target)
-    assert here is not None
-    pieces = _document_pieces(dump) if here.packing is None else compressed(_sealed_lines(dump), target)
+def _write_document(dump: Dump, target: Path) -> int:
+    """Write one JSON document of header, records, end and checksum, and return the number of records."""
+    checksum = 0
     with naming_errors(target), open(target, "wb") as file:
-        file.writelines(pieces)
+        for piece in _document_pieces(dump):
+            file.write(piece)
+            checksum = crc32(piece, checksum)
+        file.write(sealed_end(checksum))
     assert dump.end is not None
     return dump.end.records
 
 
 def _document_pieces(dump: Dump) -> Iterator[bytes]:
-    """Yield one JSON object with header, records, end and checksum."""
-    checksum = 0
-    for piece in _members(dump):
-        checksum = crc32(piece, checksum)
-        yield piece
-    yield sealed_end(checksum)
-
-
-def _members(dump: Dump) -> Iterator[bytes]:
+    """Yield a document without its checksum."""
     yield b'{"header":' + encode(dump.header) + b',"records":['
     separator = b"\n"
     for record in dump.records():
@@ -136,21 +126,9 @@ def _members(dump: Dump) -> Iterator[bytes]:
     yield b'\n],"end":' + encode(dump.end)
 
 
-def _sealed_lines(dump: Dump) -> Iterator[bytes]:
-    """Yield the lines of a journal."""
-    line, checksum = seal(encode(dump.header), 0)
-    yield line
-    for record in dump.records():
-        line, checksum = seal(encode(record), checksum)
-        yield line
-    assert dump.end is not None
-    yield seal(encode(dump.end), checksum)[0]
-
-
-def write_whole(order: DumpConfig, on_progress: DumpProgress) -> Summary:
-    """Write a dump as one JSON document or as compressed lines, whose file appears as a whole or not at all."""
+def write_document(order: DumpConfig, on_progress: DumpProgress) -> Summary:
+    """Write a dump as one JSON document, which appears as a whole or not at all."""
     check_output(order)
-    packing_of(order.output)  # refuses .zst at once where no library can write it
     with (
         _replacing(order.output, force=order.force) as temporary,
         tempfile.TemporaryDirectory(prefix="attnscope-") as name,
@@ -160,7 +138,7 @@ def write_whole(order: DumpConfig, on_progress: DumpProgress) -> Summary:
         lines = folder / "dump.jsonl"
         with _about(folder, folder, "set TMPDIR to a folder with more free space; nothing was written"):
             summary = write_dump(replace(order, output=lines), on_progress)
-        _write_whole(Dump(lines), temporary)
+        _write_document(Dump(lines), temporary)
     return summary
 
 
@@ -175,8 +153,8 @@ def merge(
     part_set = gather_parts_of(paths)
     here = _format(target, arg("output"))
     there = "shards" if paths[0].is_dir() else "lines"
-    if here.layout != there or not here.resumes or any(path.is_dir() != paths[0].is_dir() for path in paths):
-        hint = "use a name without extension" if there == "shards" else "use .jsonl"
+    if here.layout != there or any(path.is_dir() != paths[0].is_dir() for path in paths):
+        hint = "use a name without extension" if there == "shards" else "use .jsonl, .jsonl.gz or .jsonl.zst"
         kinds = "folders" if there == "shards" else "files"
         raise UsageError(f"'{target}' cannot hold parts that are {kinds}", where=arg("output"), hint=hint)
     if not part_set.complete:

@@ -30,7 +30,7 @@ class DumpFormat:
     @property
     def resumes(self) -> bool:
         """Whether an interrupted dump can be resumed."""
-        return self.layout in ("lines", "shards") and self.packing is None
+        return self.layout in ("lines", "shards")
 
 
 def ending_of(path: Path) -> str:

@@ -12,6 +12,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, listed
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.formats import format_of
+from attnscope.batch.frames import TruncatedFrame, open_lines
 from attnscope.batch.header import END, MAGIC, Header, find_change
 from attnscope.batch.journal import unseal
 from attnscope.batch.records import End
@@ -113,17 +114,20 @@ def read_part(path: Path, *, count: bool = False) -> ShardPart:
         header = _read_header(lines)
         end = None
         if header is not None:
-            end = read_end(lines)
+            end = read_end(lines) if layout.packing is None else None
         if header is None or end is not None:
             return ShardPart(path, header, end, 0 if end is None else end.records)
-        if count:
+        if layout.packing is not None or count:
             return _counted(path, lines, header)
         return ShardPart(path, header, None, 0)
 
 
 def _read_header(lines: Path) -> Header | None:
-    with open(lines, "rb") as file:
-        line = file.readline(1 << 16)
+    try:
+        with open_lines(lines) as file:
+            line = file.readline(1 << 16)
+    except (TruncatedFrame, EOFError):
+        return None
     if not line.endswith(b"\n") and MAGIC.startswith(line[: len(MAGIC)]):
         return None
     unsealed = unseal(line, 0) if line.startswith(MAGIC) and line.endswith(b"\n") else None
@@ -133,7 +137,7 @@ def _read_header(lines: Path) -> Header | None:
 
 
 def read_end(lines: Path) -> End | None:
-    """Return the end line of a file; whether its check is right is found out when all of it is read."""
+    """Return the end line of a plain file; whether its check is right is found out when all of it is read."""
     with open(lines, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _END_BYTES))
@@ -153,10 +157,13 @@ def _counted(path: Path, lines: Path, header: Header) -> ShardPart:
     """Count the records of a part by its lines, of which the first is the header and the last may be cut off."""
     count = -1
     last = b""
-    with open(lines, "rb") as file:
-        while piece := file.read(_PIECE):
-            count += piece.count(b"\n")
-            last = (last + piece)[-_END_BYTES:]
+    try:
+        with open_lines(lines) as file:
+            while piece := file.read(_PIECE):
+                count += piece.count(b"\n")
+                last = (last + piece)[-_END_BYTES:]
+    except (TruncatedFrame, EOFError):
+        pass
     end = end_of(last) if last.endswith(b"\n") else None
     return ShardPart(path, header, end, max(0, count) if end is None else end.records)
 

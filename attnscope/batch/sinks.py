@@ -32,9 +32,13 @@ _PAGE = 4096  # bytes
 
 
 class JsonlSink(RecordSink):
-    """Everything of a record in its line: `dump.jsonl`."""
+    """Everything of a record in its line: `dump.jsonl`, or compressed, with a frame for each window."""
 
-    needs_all_records = whole_windows = False
+    needs_all_records = False
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self.whole_windows = journal.framed
 
     def encode(self, records: Sequence[Record], new: int) -> list[bytes]:
         return [encode(record) for record in records[len(records) - new :]]
@@ -143,7 +147,7 @@ def _header(arrays: Sequence[ShardArray]) -> bytes:
 def open_dump(
     target: Path, *, force: bool, files: FileSystem, settings: Settings | None = None
 ) -> "Iterator[tuple[Journal, RecordSink]]":
-    """Open and lock a dump for writing: a .jsonl file, or a folder if the name has no ending.
+    """Open and lock a dump for writing: a .jsonl file, compressed or not, or a folder if the name has no ending.
 
     Args:
         force: Start over; an existing dump is kept until the first records of the new one are safe.

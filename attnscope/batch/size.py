@@ -27,6 +27,7 @@ _BINARY = 4.0
 _ROUNDED_BINARY = 2.1
 _TOKEN = 75
 _UNIT = 8
+_PACKED = {"gzip": 0.36, "zstd": 0.38}  # size of compressed lines in proportion to the lines
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,12 @@ def estimate_size(
     texts = counts / settings.shard[1]
 
     def total(settings: Settings) -> int:
-        value = _value_bytes(settings, dump_format)
+        value, of_line = _value_bytes(settings, dump_format)
         size = 0.0
         for n, count in zip(lengths, texts, strict=True):
             shown = round(n * queries), round(n * keys), n
             values = count_values(settings, preparer.units, shown, preparer.d_value, spans)
-            size += count * (value * values + _TOKEN * n + _UNIT * preparer.units)
+            size += count * (value * values + of_line * (_TOKEN * n + _UNIT * preparer.units))
         return round(size)
 
     averages = replace(settings, keep=("heads",), stages=(), digits=None)
@@ -93,11 +94,12 @@ def _sample(preparer: TextPreparer, items: SelectedItems, bounds: Grouping) -> l
     return sample
 
 
-def _value_bytes(settings: Settings, dump_format: DumpFormat | None) -> float:
-    """Return the bytes of a number."""
+def _value_bytes(settings: Settings, dump_format: DumpFormat | None) -> tuple[float, float]:
+    """Return the bytes of a number, and the share that is left of what a line has beside numbers."""
     if dump_format is not None and dump_format.layout == "shards":
-        return _BINARY if settings.digits is None else _ROUNDED_BINARY
-    return _EXACT if settings.digits is None else _ROUNDED
+        return _BINARY if settings.digits is None else _ROUNDED_BINARY, 1.0
+    share = 1.0 if dump_format is None else _PACKED.get(dump_format.packing or "", 1.0)
+    return share * (_ROUNDED if settings.digits is not None else _EXACT), share
 
 
 def _decimal(size: float) -> str:

@@ -61,9 +61,6 @@ def batch(given: Given) -> None:
         hint = f"use {arg('output')} dump.parquet/, or convert the dump later"
         raise UsageError("applies only to a .parquet folder", where=arg("table"), hint=hint)
     resumes = folder or _check_ending(given.output)
-    if given.shard != (1, 1) and not resumes:
-        hint = "use .jsonl or a folder, whose parts attnscope merge joins"
-        raise UsageError(f"'{given.output}' cannot be a part of a dump", where=arg("shard"), hint=hint)
     if given.status:
         _print_status(given.output, folder=folder)
         return
@@ -71,15 +68,15 @@ def batch(given: Given) -> None:
         _print_script(name, given, resumes=resumes, tables=folder)
         return
     order = _order(name, given)
-    from attnscope.batch.convert import write_whole
+    from attnscope.batch.convert import write_document
 
-    write = _writer(name, given, resumes=resumes)
+    write = _writer(name, given)
     if given.ray is not None:
         _write_with_ray(order, given, name, resumes=resumes and not folder)
         return
     begun: list[tuple[Callable[[], int], int]] = []
     # registered first, so that the progress bar is gone when it is called
-    with at_signal(lambda: _say_stopped(begun, given, resumes=resumes)), progress(quiet=given.quiet) as on_progress:
+    with at_signal(lambda: _say_stopped(begun, given)), progress(quiet=given.quiet) as on_progress:
         if resumes:
             summary = write(
                 order,
@@ -88,7 +85,7 @@ def batch(given: Given) -> None:
                 on_size=None if given.quiet else _say_size,
             )
         else:
-            summary = write_whole(order, on_progress)
+            summary = write_document(order, on_progress)
     if not given.quiet:
         _report(summary, given.output, name)
     if summary.stopped:
@@ -104,7 +101,7 @@ def batch(given: Given) -> None:
         suggest(["verify", str(given.output)], given)
 
 
-def _writer(name: str, given: Given, *, resumes: bool) -> "Callable[..., Summary]":
+def _writer(name: str, given: Given) -> "Callable[..., Summary]":
     """Return the function that writes a dump to this disk or to a store, and allow the network for stores."""
     from attnscope.batch.dump import write_dump
     from attnscope.batch.remote import url_of
@@ -115,14 +112,13 @@ def _writer(name: str, given: Given, *, resumes: bool) -> "Callable[..., Summary
         allow_network()  # that of Hugging Face, which is forbidden by its own settings
     if urls[1] is None:
         return write_dump
-    if not resumes:
-        message = f"'{urls[1]}' would be written at the end"
-        raise UsageError(message, where=arg("output"), hint="use .jsonl or a folder, whose parts are saved on the way")
+    if given.output.suffix == ".json":
+        raise UsageError(f"'{urls[1]}' cannot be a document", where=arg("output"), hint="use .jsonl")
     return write_remote_dump
 
 
-def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given, *, resumes: bool) -> None:
-    if given.quiet or str(given.output) == "-" or not resumes:
+def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given) -> None:
+    if given.quiet or str(given.output) == "-" or given.output.suffix == ".json":
         return
     if not begun:
         print_notice("stopped", "while starting; nothing new was saved")
@@ -292,7 +288,7 @@ def _check_shared(name: str, given: Given, who: str, option: str, *, resumes: bo
     if name == "-" or not resumes or str(given.output) == "-" or url_of(given.output) is not None:
         what = "standard input" if name == "-" else f"'{shown(given.output)}'"
         hint = "pass FILE on a disk that all nodes share"
-        hint = hint if name == "-" else "use .jsonl or a folder, on a disk that all nodes share"
+        hint = hint if name == "-" else "use .jsonl, .jsonl.gz, .jsonl.zst or a folder, on a disk that all nodes share"
         raise UsageError(f"{who} cannot share {what}", where=arg(option), hint=hint)
 
 

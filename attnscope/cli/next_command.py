@@ -97,7 +97,7 @@ def _after_explain(explanation: Any, command: str, given: Given) -> list[str]:
     text = _text_of(given)
     if not text or explanation.fully_masked:
         return []
-    edge = f"L{explanation.layer}H{explanation.head}: {explanation.query}->{explanation.cells[0].key}"
+    edge = f"L{explanation.layer}H{explanation.head}: {explanation.query}<-{explanation.cells[0].key}"
     return ["ablate", *text, "--cut", edge, *carried(command, "ablate", given.command_line)]
 
 

@@ -95,8 +95,7 @@ def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -
     return f"{share} unknown to the tokenizer", list(dict.fromkeys(unknown))
 
 
-# Prefixes of a piece that continues a word: WordPiece's own, and the one for other tokenizers.
-CONTINUES = "##", "·"
+CONTINUES = "##"  # prefix of a piece that continues a word: WordPiece's own, written for other tokenizers, too
 
 
 def continues(tokens: Sequence[Token], position: int) -> bool:
@@ -154,7 +153,7 @@ def _edge_bytes(token: Token, step: Literal[1, -1]) -> bytes:
 def spell_piece(tokens: Sequence[Token], position: int) -> str:
     """Spell a token by its text, else its piece, marked if it continues a word."""
     token = tokens[position]
-    mark = CONTINUES[not _is_wordpiece(token)] if continues(tokens, position) else ""
+    mark = CONTINUES if continues(tokens, position) else ""
     return mark + (token.text or token.piece)
 
 
@@ -176,7 +175,7 @@ def _as_bytes(token: Token) -> bytes:
 
 
 def _is_wordpiece(token: Token) -> bool:
-    return token.piece.startswith(CONTINUES[0]) and not token.text.startswith(CONTINUES[0])
+    return token.piece.startswith(CONTINUES) and not token.text.startswith(CONTINUES)
 
 
 def group_words(tokens: Sequence[Token], positions: Sequence[int]) -> list[list[int]]:

@@ -271,11 +271,11 @@ def _grouped(option: Option, group: str, help: str, **more: Any) -> Option:
 
 
 CUTS = Option("cuts", CUT, "What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), "
-    'or edges of any of these: "*: →[CLS]", "L5H1: it→animal" (query→key; -> is the same as →). Tokens are '
+    'or edges of any of these: "*: ←[CLS]", "L5H1: it←animal" (query←key; <- is the same as ←). Tokens are '
     "written as for {query}. Repeatable; all cuts are made together.", parse_cut, "CUT", flag="--cut", several="yes",
-    aliases=("--cuts",), brief="Head L5H1, layer L5, or edge 'L5H1: it->animal'.")
+    aliases=("--cuts",), brief="Head L5H1, layer L5, or edge 'L5H1: it<-animal'.")
 RAN_WITHOUT = _grouped(CUTS, COMPUTE, "Show the attention of the model without a head (L5H1) or an edge (L5H1: "
-    "it→animal), written as for ablate, which shows what changes. Repeatable.", brief="")
+    "it←animal), written as for ablate, which shows what changes. Repeatable.", brief="")
 RUN = (
     *TEXTS, *THE_MODEL,
     *SELECTION[:-2],
@@ -615,10 +615,10 @@ BATCH = (
     SPANS,
     replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief=""),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
-    Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (both "
-        "resumable); {whole} (at the end, as a whole); - writes .jsonl to standard output. An s3://, gs:// or hf:// "
-        "URL is written as whole objects.", Path, "OUT", short="-o", complete="files", required=True,
-        brief="Output: .jsonl or a folder (resumable), .jsonl.zst …"),
+    Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all "
+        "resumable); {whole} (one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is "
+        "written as whole objects.", Path, "OUT", short="-o", complete="files", required=True,
+        brief="Output: .jsonl, .jsonl.zst, a folder … (resumable)."),
     Option("table", OUTPUT, "Tables of a .parquet folder, separated by commas: "
         f"{', '.join(table.name for table in _TABLES)}; several become subfolders. Default: the first of these that is "
         "kept.", arguments.some_of(arg("table"), "table", tuple(table.name for table in _TABLES)), "TABLES",

@@ -348,7 +348,7 @@ class ModelInspectArguments(PairArguments, TokenArguments, KeepArguments, total=
         target: With `by="logit"`, the token whose logit to break down, such as `" store"` with its leading space, or
             two for the difference; None for the most probable one.
         show_padding: With several texts, also keep the rows and columns of padding.
-        cut: Heads and edges that the model runs without, as for `ablate`: `L5H1`, `"L5H1: it→animal"`, or several.
+        cut: Heads and edges that the model runs without, as for `ablate`: `L5H1`, `"L5H1: it←animal"`, or several.
     """
 
     input_ids: object

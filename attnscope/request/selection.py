@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
 from attnscope.base.errors import NotInText, UsageError, arg, nearest
+from attnscope.base.system.escape import escape_control
 
 if TYPE_CHECKING:
     from attnscope.findings.spans import TextSpans
@@ -20,7 +22,9 @@ _LISTED = re.compile(rf'(?:^|,)(\s*(?:"([^"]+|")"|({_QUOTED}))\s*(?=,|$)|[^,]*)'
 _CUT_HEADS = re.compile(
     r"(?:l(-?[0-9]{1,18})(?:-l?([0-9]{1,18}))?)?(?:h(-?[0-9]{1,18})(?:-h?([0-9]{1,18}))?)?", re.IGNORECASE
 )
-_ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:→|->)((?:"[^"]*"|[^"])*)')
+_ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:←|→|<-|->)((?:"[^"]*"|[^"])*)')
+_PRINTED_EDGE = re.compile(r"\s*(l[0-9]+h[0-9]+|\*)\s+([^:]*(?:←|→|<-|->).*)", re.IGNORECASE | re.DOTALL)
+_LABEL = re.compile(r"\s*([0-9]{1,18})\s+(\S.*)", re.DOTALL)  # of a token, as screens print it: `4 river`
 _MOST_PICKED = 1_000_000  # largest list of layers or heads that is expanded
 PRINTED = 64  # tokens: matrices of longer texts are unreadable on a screen, and a pooled map replaces them
 PAGE = 1024  # tokens of the longest text whose matrices a page holds whole
@@ -234,18 +238,22 @@ class CutExpression:
 
 
 def parse_cut(text: str, option: str = arg("cut")) -> CutExpression:
-    """Read `L5H1`, `L5`, `L5-8H0-2`, `*` (every head), or one of these with an edge: `L5H1: it→animal`.
+    """Read `L5H1`, `L5`, `L5-8H0-2`, `*` (every head), or one of these with an edge: `L5H1: it ← animal`.
 
-    Commas join heads: `L5H1,L6`. The arrow is → or ->; a side that is left out stands for every token.
+    Commas join heads: `L5H1,L6`. The query is on the left of the arrow, which is ←, <-, → or ->; a side that is left
+    out stands for every token. An edge may be written as screens do, without a colon: `L2H2  4 it ← 1 animal`.
     """
     named, colon, edge = text.partition(":")
+    if printed := _PRINTED_EDGE.fullmatch(text):
+        named, edge = printed.groups()
+        colon = ":"
     heads = tuple(_cut_heads(part.strip(), text, option) for part in named.split(","))
     if not colon:
         return CutExpression(text.strip(), heads)
     sides = _ARROW.fullmatch(edge)
     if sides is None or not (sides[1].strip() or sides[2].strip()):
         message = f"'{edge.strip()}' in '{text}' is not an edge"
-        raise UsageError(message, where=option, hint="use QUERY→KEY, QUERY→ or →KEY; the arrow may be ->")
+        raise UsageError(message, where=option, hint="use QUERY←KEY, QUERY← or ←KEY; the arrow may be <-")
     query, key = (parse_positions(side.strip()) if side.strip() else None for side in sides.groups())
     return CutExpression(text.strip(), heads, (query, key))
 
@@ -254,7 +262,7 @@ def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, Index
     """Read layers and heads of one part of a cut; omitted ones stand for all."""
     match = _CUT_HEADS.fullmatch(part)
     if part != "*" and (match is None or not part):
-        hint = "use L0H0, L0 (all of its heads), L0-1H0-2, * (all), or with an edge: L0H0: QUERY→KEY"
+        hint = "use L0H0, L0 (all of its heads), L0-1H0-2, * (all), or with an edge: L0H0: QUERY←KEY"
         raise UsageError(f"cannot read '{text}'", where=option, hint=hint)
     if match is None:
         return ALL, ALL
@@ -287,12 +295,30 @@ class PositionItem:
         A slice that reaches beyond the text (as in Python) is first looked for as a word, such as `12:30`.
         """
         count = len(tokens)
+        if labelled := self._labelled(tokens, texts):
+            return labelled
         if isinstance(self.position, int) and -count <= self.position < count:
             return [range(count)[self.position]]
         sliced = list(range(count)[slice(*self.position)]) if isinstance(self.position, tuple) else []
         if isinstance(self.position, tuple) and all(edge is None or -count <= edge <= count for edge in self.position):
             return sliced or (_find_word(self.text, tokens, texts) if self.word else [])
         return (_find_word(self.text, tokens, texts) if self.word else []) or sliced
+
+    def _labelled(self, tokens: "Sequence[Token]", texts: Sequence[str | None]) -> list[int]:
+        """Return the token, or those of the word, whose printed label this is, such as `4 river`; else none."""
+        from attnscope.findings.tokens import continues, spell_piece
+
+        label = _LABEL.fullmatch(self.text) if self.word and self.position is None else None
+        if label is None or int(label[1]) >= len(tokens):
+            return []
+        position = int(label[1])
+        name = label[2].strip().replace("␣", " ").strip()
+        spelled = escape_control(spell_piece(tokens, position)).strip()
+        if spelled in (name, re.sub(r"^[?+]", "", name)):  # which mark tokens that are unknown or generated
+            return [position]
+        found = _find_word(name, tokens, texts)
+        rest = takewhile(lambda i: i in found and continues(tokens, i), range(position + 1, len(tokens)))
+        return [position, *rest] if position in found else []
 
     def of_span(self, spans: "TextSpans | None") -> list[int]:
         """Return the tokens of the span with this name; none without one."""
@@ -368,13 +394,14 @@ EVERY_POSITION = PositionSelection((PositionItem("0:", (0, None), word=False),),
 
 
 def parse_positions(text: str) -> PositionSelection:
-    """Read `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank`, or a phrase.
+    """Read `3`, `3:8`, `-1`, `0,4,7:9`, a word such as `bank`, a phrase, or a label as printed: `4 river`.
 
-    Commas separate; text in quotation marks, and a comma alone, is a word. Positions that the text has (`:` ends are
-    exclusive, as in Python) are positions; anything else is a word or phrase, found wherever tokens spell it.
+    Commas separate; text in quotation marks, and a comma alone or with its position, is a word. Positions that the text
+    has (`:` ends are exclusive, as in Python) are positions; anything else is a word or phrase, found wherever tokens
+    spell it.
     """
-    if text.strip() == ",":
-        return PositionSelection((PositionItem(","),), text)
+    if re.fullmatch(r"\s*([0-9]{1,18}\s+)?,\s*", text):
+        return PositionSelection((PositionItem(text.strip()),), text)
     items = []
     for plain, quoted, other in (match.groups() for match in _LISTED.finditer(text)):
         if quoted or other:

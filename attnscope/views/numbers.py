@@ -8,13 +8,12 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 
-NOT_ALLOWED = "·"
+# A weight of exactly zero, and the score of −inf that gives it: a mask does not allow the cell. Nothing else has this
+# sign, which otherwise only separates items and multiplies.
+NO_WEIGHT = "·"
 MASKED = "masked"
 # Placeholder of a query without sources.
 NOTHING = "nothing to rank"
-ZERO = "0"
-# A weight above zero that would be written as 0.00.
-SMALL = "·"
 # This sign is as wide as a plus and a digit; a terminal that lacks it has a hyphen.
 MINUS = "−"
 
@@ -75,33 +74,22 @@ def digits_for(matrix: Matrix, precision: int) -> Digits:
 def cell_text(stage: str, value: float, masked_row: bool, digits: Digits) -> str:
     """Write one cell of a stage.
 
-    Not allowed is `·`; a row that may attend to nothing is `masked`, never a number; a weight of exactly 0 is `0`,
-    whereas `0.00` is a small one.
+    Not allowed, and a weight of exactly 0, is `·`, whereas `0.00` is a small weight; a row that may attend to nothing
+    is `masked`, never a number.
     """
     if masked_row and stage in ("weights", "output"):
         return MASKED
-    if stage == "masked" and value == -inf:
-        return digits.units(NOT_ALLOWED)
-    if stage == "weights" and value == 0:
-        return ZERO
+    if (stage == "masked" and value == -inf) or (stage == "weights" and value == 0):
+        return digits.units(NO_WEIGHT)
     return digits.text(value)
 
 
 def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -> list[list[str]]:
-    """Format every cell of a matrix; a weight that would be written as zero, and is not, is `·`."""
-    least = digits.least if stage == "weights" else 0.0
+    """Format every cell of a matrix."""
     return [
-        [SMALL if 0 < abs(value) < least else cell_text(stage, value, masked, digits) for value in row]
+        [cell_text(stage, value, masked, digits) for value in row]
         for row, masked in zip(matrix.tolist(), masked_rows, strict=True)
     ]
-
-
-def small_cells(cells: Sequence[Sequence[str]], digits: Digits) -> str:
-    """Return the meaning of `·` for small weights, such as `· is below 0.005`; empty if none are drawn so."""
-    if digits.scientific or not any(SMALL in row for row in cells):
-        return ""
-    limit = 100 * digits.least if digits.percent else digits.least
-    return f"{SMALL} is below {limit:.{digits.decimals + 1}f}{' %' if digits.percent else ''}"
 
 
 def column_texts(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:

@@ -114,7 +114,6 @@ class Panel(msgspec.Struct, frozen=True):
     arithmetic_of_picture: Spans = ()  # the same for cells that are drawn as colours
     # for roles, the colour of each cell at full strength, as `#rrggbb`, in place of a ramp
     colours: Sequence[Sequence[str]] | None = None
-    small: str = ""  # meaning of `·` for small weights, such as `· is below 0.005`; empty if none are written so
     names: Sequence[Sequence[str]] | None = None  # what the cells' letters stand for; None if the texts are no letters
 
 

@@ -20,6 +20,11 @@ SHAPES: Mapping[Shape, Callable[[float], float]] = {
     "linear": lambda share: share,
     "log": lambda share: max(0.0, 1 + log10(share) / log10(LARGEST_RATIO)) if share > 0 else 0.0,
 }
+INVERSES: Mapping[Shape, Callable[[float], float]] = {
+    "sqrt": lambda place: place**2,
+    "linear": lambda place: place,
+    "log": lambda place: LARGEST_RATIO ** (place - 1),
+}
 # Weights that legends name.
 TICKS = (0.0, 0.01, 0.1, 0.5, 1.0)
 
@@ -47,6 +52,18 @@ class Scale:
             return (1 + copysign(size, value)) / 2
         return SHAPES[self.shape](min(1.0, max(0.0, (value - self.low) / (self.high - self.low))))
 
+    def value(self, place: float) -> float:
+        """Return the number at a place from 0 to 1; at 0 of a logarithmic shape, the smallest with a colour."""
+        if self.signed:
+            return copysign(self.high * INVERSES[self.shape](abs(2 * place - 1)), 2 * place - 1)
+        return self.low + (self.high - self.low) * INVERSES[self.shape](place)
+
+
+# Of weights, in every picture, so that two of them can be compared.
+WEIGHTS = Scale(0.0, 1.0, signed=False, shape="sqrt")
+# Of differences of weights.
+_CHANGES = Scale(-1.0, 1.0, signed=True, shape="sqrt")
+
 
 @dataclass(frozen=True)
 class LogScale:
@@ -55,6 +72,7 @@ class LogScale:
     low: float
     high: float
     signed: ClassVar[bool] = False
+    shape: ClassVar[Shape] = "log"
 
     @classmethod
     def of(cls, weights: Matrix) -> "LogScale":
@@ -75,6 +93,10 @@ class LogScale:
         if self.high <= self.low:
             return 1.0
         return min(1.0, max(0.0, log(weight / self.low) / log(self.high / self.low)))
+
+    def value(self, place: float) -> float:
+        """Return the weight at a place from 0 to 1."""
+        return self.low * float((self.high / self.low) ** place)
 
 
 def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
@@ -106,10 +128,12 @@ def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: i
 
 
 def scale_for(stage: str, matrix: Matrix) -> Scale:
-    """Choose the scale of one stage: weights from 0 to the largest, everything else centred at 0."""
+    """Choose the scale of one stage: weights from 0 to 1, their differences to 1 both ways, others to their largest."""
+    if stage in ("weights", "shares"):
+        return WEIGHTS
+    if stage == "difference":
+        return _CHANGES
     finite = matrix[np.isfinite(matrix)]
-    if stage == "weights":
-        return Scale(0.0, float(finite.max()) if finite.size else 0.0, signed=False)
     largest = float(np.abs(finite).max()) if finite.size else 0.0
     return Scale(-largest, largest, signed=True)
 

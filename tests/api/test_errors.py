@@ -129,7 +129,7 @@ def test_texts_that_are_none(text, said):
         (lambda: attnscope.inspect(TEXT, mask=torch.ones(5, 5).bool().to_sparse()), "mask: cannot be read as an"),
         (lambda: attnscope.inspect(TEXT, model=""), "model: the name is empty; name a folder, or leave it out"),
         (lambda: attnscope.inspect(TEXT, model="", engine="transformers"), "model: the name is empty; name a"),
-        (lambda: attnscope.ablate(TEXT), "add cut='L0H0', cut='L0H0: QUERY→KEY', or each='head'"),
+        (lambda: attnscope.ablate(TEXT), "add cut='L0H0', cut='L0H0: QUERY←KEY', or each='head'"),
         (lambda: attnscope.inspect(TEXT, generate=1), "such as mask='causal' for riverbank"),
         (lambda: attnscope.heads(role=5), "role: unknown role '5'; known: previous"),
         (lambda: attnscope.ablate(TEXT, cut="L0", replacement="mean", reference=5), "reference: 5 is not a text; pass"),

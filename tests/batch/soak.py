@@ -115,9 +115,9 @@ def workers_of(process):
 
 
 def cases(folder, long_words, count):
-    """Short texts and long ones, as lines and shards, some over an older dump that `--force` replaces.
+    """Short texts and long ones, as lines, frames and shards, some over an older dump that `--force` replaces.
 
-    So many of these eight, drawn.
+    So many of these twelve, drawn.
     """
     luck = random.Random(5)
     short, long, old = folder / "short.txt", folder / "long.txt", folder / "old.txt"
@@ -127,7 +127,9 @@ def cases(folder, long_words, count):
     old.write_text("an old text\n" * 5)
     made = []
     texts = (("short", short, ["--top", "12"]), ("long", long, ["--truncate"]))
-    for (name, source, more), kind, force in luck.sample(list(product(texts, (".jsonl", ""), (False, True))), count):
+    for (name, source, more), kind, force in luck.sample(
+        list(product(texts, (".jsonl", ".jsonl.gz", ""), (False, True))), count
+    ):
         target = folder / f"{name}{'-forced' * force}{kind}"
         arguments = ["batch", str(source), "-o", str(target), "--quiet", *more]
         made.append(Case(target.name, arguments, target))

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.batch import convert as conversion
 from attnscope.batch import records, tables
-from attnscope.batch.convert import convert, write_whole
+from attnscope.batch.convert import convert, write_document
 from attnscope.batch.dump import write_dump
 from attnscope.batch.dump_reader import Dump
 from attnscope.batch.header import Settings
@@ -291,7 +291,7 @@ def test_a_full_folder_for_temporary_files_is_named(folder, monkeypatch):
         full_disk(2000),
         pytest.raises(AttnscopeError, match=r"cannot be written \(.+\); set TMPDIR to a folder") as caught,
     ):
-        write_whole(order, lambda summary, total: None)
+        write_document(order, lambda summary, total: None)
     assert str(caught.value).startswith(str(folder / "tmp"))
     assert not list((folder / "tmp").iterdir())
     assert not (folder / "x.json").exists()

@@ -17,7 +17,7 @@ EDGE = ("--each", "edge", "--layer", "2", "--head", "0,2", "--query", "[MASK]")
 @pytest.mark.parametrize(
     ("name", "args"),
     [
-        ("ablation", ["--cut", "L1", "--cut", "*: [MASK]→river"]),
+        ("ablation", ["--cut", "L1", "--cut", "*: [MASK]←river"]),
         ("ablation", ["--cut", "L1H0", "--with", "mean", "--at", "river", "--mask", "causal"]),
         ("effects", ["--each", "head"]),
         ("effects", ["--each", "layer", "--layer", "1-2"]),
@@ -42,7 +42,7 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
             for change, norm in zip(effect["change"], found["norms"], strict=True)
         ]
         numbers += [f"{part['weight']:.5f}" for part in found["cuts"]]
-        assert len(found["effects"]) == (2 if any("→" in arg for arg in args) else 1)
+        assert len(found["effects"]) == (2 if any("←" in arg for arg in args) else 1)
     else:
         best = np.argsort([-value for value in found["effects"][0]["kl"]], kind="stable")[:10]
         sizes = [effects["kl"][n] for effects in found["effects"] for n in best] + [found["weights"][n] for n in best]
@@ -50,7 +50,7 @@ def test_json_keeps_to_its_schema_and_screens_say_what_it_holds(name, args, capf
         numbers = ["0" if size == 0 else f"{size:.5f}" if size >= 5e-6 else f"{size:.1e}" for size in sizes]
         if found["unit"] == "edge":
             assert any(0 < size < 5e-6 for size in sizes)
-            assert "edge A → B: what query A reads from key B" in shown
+            assert "edge A ← B: what query A reads from key B" in shown
             assert "0.00000" not in shown
         numbers += [
             f"{effects['correlation']:.2f}".replace("-", "−") for effects in found["effects"] if effects["correlation"]
@@ -98,7 +98,7 @@ def test_files(tmp_path, monkeypatch, capsys):
         ([], "--cut and --each are both missing"),
         (["--cut", "L1", "--each", "head"], "--cut and --each cannot be used together"),
         (["--cut", "L9"], "there is no layer 9; this model has layers 0 to 3"),
-        (["--cut", "L1: sea→river"], "'sea' is not in the text"),
+        (["--cut", "L1: sea←river"], "'sea' is not in the text"),
         (["--cut", "L1", "--layer", "1"], "does not apply to --cut"),
         (["--each", "layer", "--head", "1"], "does not apply to --each layer"),
         (["--each", "head", "--query", "river"], "does not apply to --each head"),
@@ -129,7 +129,7 @@ def test_several_texts_are_refused(tmp_path, capsys):
 
 def test_python_gives_what_the_command_gives(capfdbinary):
     for args, options in (
-        (["--cut", "L1", "--cut", "L2H0: 4→river"], {"cut": ["L1", "L2H0: 4→river"]}),
+        (["--cut", "L1", "--cut", "L2H0: 4←river"], {"cut": ["L1", "L2H0: 4←river"]}),
         (["--cut", "L1H2", "--with", "mean", "--reference", "a bank"],
          {"cut": "L1H2", "replacement": "mean", "reference": "a bank"}),
         (["--each", "head", "--layer", "1-2", "--at", "river"], {"each": "head", "layer": slice(1, 3), "at": "river"}),

@@ -85,7 +85,7 @@ def test_the_whole_weights_are_hashed_where_asked(texts, capsys):
 
 def test_options_reach_the_dump(texts, capsys):
     (texts / "in.csv").write_text("review,id\nthe bank,a\nby the river,b\nriver,c\n")
-    options = "--column review --skip 1 --limit 2 --stage weights --keep columns,pooled --pool 2".split()
+    options = "--column review --skip 1 --limit 2 --shard 1/2 --stage weights --keep columns,pooled --pool 2".split()
     assert main(["batch", "in.csv", "-o", "dump.json", "--quiet", *options, *CONFIG]) == 0
     assert capsys.readouterr().err == ""
     document = json.loads((texts / "dump.json").read_bytes())

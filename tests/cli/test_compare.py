@@ -570,7 +570,7 @@ def _weights(comparison, side):
 def _difference(out):
     """Rows and columns of the printed difference, with its cells."""
     rows, columns = {}, []
-    for line in re.split(r"  difference(?:; · is below [\d.]+)?\n", out)[1].split("what moved")[0].splitlines():
+    for line in re.split(r"  difference(?:; · is exactly zero)?\n", out)[1].split("what moved")[0].splitlines():
         if line.startswith("query ↓"):
             columns += line.split("↓")[1].split()
         elif re.match(r" *\d+ w", line):

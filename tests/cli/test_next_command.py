@@ -87,6 +87,6 @@ def test_it_is_printed_on_a_terminal_and_not_into_a_pipe(capsys):
         "", "explain", TEXT, "--query", "bank", "--layer", "2", "--head", "0", "--no-pager", env={}
     )
     assert code == 0
-    assert b"attnscope: next: attnscope ablate 'The bank by the river' --cut 'L2H0: 1->4'" in seen
+    assert b"attnscope: next: attnscope ablate 'The bank by the river' --cut 'L2H0: 1<-4'" in seen
     assert main(["explain", TEXT, "--query", "bank"]) == 0
     assert "next:" not in capsys.readouterr().err

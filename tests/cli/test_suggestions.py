@@ -17,7 +17,7 @@ MASKED = "'The bank by the [MASK]'"
 PLACEHOLDERS = {
     "MASK": "window:2", "TOKENS": "bank", "TOKEN": "bank", "WORD": "bank", "POSITION": "1", "PATH": "line.txt",
     "TEXT": "The key is 3.", "X": "0.1", "N": "2", "L": "2", "H": "0", "K": "2", "ROWS": "1:3", "COLUMNS": "0:2",
-    "LAYERS": "0", "SPAN": "1", "N,N": "64,96", "FILE": "chat.json", "L0H0: QUERY→KEY": "L0H0: bank→The",
+    "LAYERS": "0", "SPAN": "1", "N,N": "64,96", "FILE": "chat.json", "L0H0: QUERY←KEY": "L0H0: bank←The",
 }  # fmt: skip
 # The same where it has none.
 VALUES = {"layer": "1", "head": "1", "query": "bank", "key": "bank", "measure": "entropy", "model": "riverbank"}
@@ -41,7 +41,7 @@ REFUSED = [
     "ablate --cut L1H1 --top 2", "ablate --each edge", "ablate --each span", "ablate --each layer --head 0",
     "ablate --cut L1H1 --layer 0", "ablate --cut L1H1 --words", "ablate --cut L1H1 --answer bank",
     "ablate --cut L1H1 --draws 2", "ablate --cut L1H1 --reference 'the river'", "ablate --cut L1H1 --target river",
-    "ablate --cut '*: bank→The' --replacement mean", "check --tolerance x", "rnu",
+    "ablate --cut '*: bank←The' --replacement mean", "check --tolerance x", "rnu",
 ]  # fmt: skip
 # Calls without TEXT, or with a file in its place.
 REFUSED_ALONE = [
@@ -57,7 +57,7 @@ SCREENS = [
     f"run {TEXT} --mask causal --generate 2", f"compare {TEXT}", f"explain {TEXT} -q bank",
     "heads --role previous --draws 2", f"heads {TEXT} --measure entropy", f"heads {TEXT} --key bank",
     f"heads {TEXT} --key bank --against river", f"ablate {MASKED} --cut L1H1", f"ablate {TEXT} --each layer",
-    f"ablate {MASKED} --each layer", f"ablate {MASKED} --cut 'L1H1: bank→The'",
+    f"ablate {MASKED} --each layer", f"ablate {MASKED} --cut 'L1H1: bank←The'",
     f"ablate {TEXT} --each span --spans words",
 ]  # fmt: skip
 SUGGESTED = re.compile(

@@ -62,7 +62,7 @@ COMMANDS = [
     "heads --needle 'The bank was eroded' --lengths 32 --depths 0,0.5 --model {gpt2}",
     f"heads {TEXT} --measure entropy",
     f"heads {TEXT} --query bank --key river",
-    f"ablate {MASKED} --cut '*: [MASK]→river' --cut L1",
+    f"ablate {MASKED} --cut '*: [MASK]←river' --cut L1",
     f"ablate {MASKED} --each head",
     f"ablate {MASKED} --each edge --layer 1 --head 1",
     f"ablate {MASKED} --each layer --with mean",

@@ -20,7 +20,7 @@ TEXT = "The bank was closed. The river lent us money."
 STEPS = [
     ("next_head", None), ("next_layer", None), ("up", None), ("left", None), ("stage", None), ("mask", None),
     ("unit", None), ("pin", None), ("cut", WalkCut("L0H1", edge=False)),
-    ("cut", WalkCut("L1H2: 4→1", edge=True)), ("first_query", None),
+    ("cut", WalkCut("L1H2: 4←1", edge=True)), ("first_query", None),
     ("previous_head", None),
 ]  # fmt: skip
 

@@ -72,7 +72,7 @@ def test_cuts_show_the_predictions_of_ablate(panel):
 
     named = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])} if panel == "1" else {}
     cut, shown = walk(act, live(**named))
-    assert (": 4→" in cut) == (panel == "2")
+    assert (": 4←" in cut) == (panel == "2")
     tokens = attnscope.ablate(TEXT, cut=cut).data.effects[0].predictions[0].tokens
     assert len(shown) == len(tokens) >= 5
     for token in tokens:
@@ -103,7 +103,7 @@ def test_roles_are_those_of_heads():
     for layer, row in enumerate(survey.main):
         (line,) = (line for line in lines if line[1:].startswith(f"L{layer} "))
         shown = re.sub(r"[▸◂]", " ", line).split()[1:]
-        assert shown == [letters.get(name, "·") for name in row]
+        assert shown == [letters.get(name, "?") for name in row]
 
 
 def test_explaining_shows_what_explain_prints():

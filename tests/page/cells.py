@@ -51,7 +51,7 @@ def check_cells(read, findings, seed, count):
         assert seen["head"] == f"L{head.layer}H{head.head}", where
         assert (seen["badge"] == "exact float32") == exact, where
         if exact:
-            assert seen["cell"].startswith(f"{query} {names[query]} → {key} {names[key]}: "), where
+            assert seen["cell"].startswith(f"{query} {names[query]} ← {key} {names[key]}: "), where
             assert np.float32(number(seen["cell"].rsplit(": ")[-1])) == matrix[query, key], where
         weights = head.top.weight[query]
         assert len(seen["sources"]) == len(weights), where

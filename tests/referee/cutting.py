@@ -155,7 +155,7 @@ def _cut(random: Random, base: Call, counts: list[int], sizes: tuple[int, int]) 
     )
     if ":" in query + key or not query + key:
         query, key = str(random.randrange(counts[0])), str(random.randrange(counts[0]))
-    return Cut(f"{said}: {query}{random.choice(('→', '->'))}{key}", tuple(found), query, key)
+    return Cut(f"{said}: {query}{random.choice(('←', '<-', '→', '->'))}{key}", tuple(found), query, key)
 
 
 def _some(random: Random, size: int) -> tuple[str, range]:

@@ -235,12 +235,7 @@ def test_what_is_missing_is_not_removed(folder, monkeypatch):
         ("s3://texts/none", "d.jsonl", 2, "cannot tell the format of 's3://texts/none' from its name"),
         ("texts.txt", "s3://elsewhere/d.jsonl", 1, "s3://elsewhere/d.jsonl: no such bucket or object"),
         ("texts.txt", "s3://texts", 2, "has no name; use s3://texts/dump.jsonl"),
-        (
-            "texts.txt",
-            "s3://texts/d.json",
-            2,
-            "'s3://texts/d.json' would be written at the end; use .jsonl",
-        ),
+        ("texts.txt", "s3://texts/d.json", 2, "'s3://texts/d.json' cannot be a document; use .jsonl"),
     ],
 )
 def test_what_is_refused(folder, capsys, source, output, code, message):

@@ -22,7 +22,7 @@ def rows_of(screen: str, heading: str) -> dict[str, list[float]]:
     for line in lines:
         match = re.fullmatch(r" *(?:\d+ )?(\(\w+\)|\w+(?: \w+)*?)((?:  +[\d.·]+)+)(?:  .*)?", line)
         if match:
-            # a weight below 0.005 is a dot
+            # a weight of exactly zero is a dot
             found[match[1]] = [float(number.replace("·", "0")) for number in match[2].split()]
     return found
 
@@ -132,5 +132,5 @@ def test_shades_say_how_much_is_read() -> None:
     """The span with the largest share has the ramp's last colour behind its text; without colours there is none."""
     report = attnscope.inspect(TEXT, spans=MARKS).data
     coloured = draw(report, 80, colour="truecolor")
-    assert re.search("48;2;253;231;37m(Question: who)", coloured.replace("\n", " "))
+    assert re.search("48;2;230;244;253m(Question: who)", coloured.replace("\n", " "))
     assert "\x1b" not in draw(report, 80)

@@ -35,7 +35,7 @@ def ablation(n=4, hostile="bank"):
         predicted = PredictionChange(n - 1, kl, [TokenChange(7, "x", hostile, 0.25, after, bits)])
         effects.append(CutEffect(how, floats(*[0.5] * n), change, [predicted]))
     cuts = [
-        CutPart("L0H1: w0→" + hostile, [(0, 1)], [n - 1], [0], 0.75),
+        CutPart("L0H1: w0←" + hostile, [(0, 1)], [n - 1], [0], 0.75),
         CutPart("L2", [(2, 0), (2, 1)], None, None, 0.5),
     ]
     return Ablation("a text", None, spelled, None, made(3, 2), MASK, cuts, floats(*[2 * n] * n), effects, ["a note"])
@@ -89,7 +89,7 @@ def test_effects(unit, width):
         assert "L0H1 0.400 2.000 0.300 2" in words
         assert "at 2 bank" in words and "rank correlation of weight and effect −0.50 (Spearman, 4 heads)" in words
     else:
-        assert "L0H1 2 bank → 1 b" in words and "effect 1.00 (Spearman, 4 edges)" in words
+        assert "L0H1 2 bank ← 1 b" in words and "effect 1.00 (Spearman, 4 edges)" in words
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -105,8 +105,8 @@ EACH = "--each head (instead of --cut)"
 @pytest.mark.parametrize(
     ("hows", "edges", "expected"),
     [
-        (["zero"], False, ["--cut 'L0H0: QUERY→KEY' (an edge)", "--replacement mean", EACH]),
-        (["mean"], False, ["--cut 'L0H0: QUERY→KEY' (an edge)", EACH]),
+        (["zero"], False, ["--cut 'L0H0: QUERY←KEY' (an edge)", "--replacement mean", EACH]),
+        (["mean"], False, ["--cut 'L0H0: QUERY←KEY' (an edge)", EACH]),
         (["renormalised", "unnormalised"], True, ["--cut L0H0 (a head)", EACH]),
     ],
 )

@@ -152,16 +152,14 @@ def test_no_screen_of_fifteen_tokens_or_fewer_is_long_at_any_width(width):
 def test_percentages_are_the_same_numbers_and_stand_alone():
     made = report(text_report(tokens([f"w{i}" for i in range(20)]), allowed=causal, stages=("weights",)))
     shown = draw(made, 80)
-    assert "weights in % softmax of masked; each row sums to 100 %; 0 is exactly zero; · is below 0.5 %" in " ".join(
-        shown.split()
-    )
+    assert "weights in % softmax of masked; each row sums to 100 %; · is exactly zero" in " ".join(shown.split())
     weights = made.texts[0].heads[0].stages["weights"]
     rows = [line.split() for line in shown.split("query ↓")[1].split("\n\n")[0].splitlines()]
     assert rows[0] == [str(i) for i in range(20)]
     for r, (position, name, *cells) in enumerate(rows[1:21]):
         assert (position, name) == (str(r), f"w{r}")
         for cell, weight in zip(cells, weights[r], strict=True):
-            assert (cell == "0", cell == "·") == (weight == 0, 0 < weight < 0.005)
+            assert (cell == "·", cell == "0") == (weight == 0, 0 < weight < 0.005)
             assert cell == "·" or abs(float(cell) - 100 * weight) <= 0.501
     both = draw(report(text_report(tokens(words(20)), stages=("masked", "weights"))), 80)
     assert "in %" not in both
@@ -174,8 +172,8 @@ def test_weights_without_a_zero_before_the_point_are_the_same_numbers():
     assert block.columns == list(range(15))
     for r, (_, cells) in block.rows.items():
         for c, cell in enumerate(cells):
-            assert (cell == "0", cell == "·") == (weights[r, c] == 0, 0 < weights[r, c] < 0.005)
-            assert cell in ("0", "·") or re.fullmatch(r"\.\d\d|1\.0", cell)
+            assert (cell == "·", cell == ".00") == (weights[r, c] == 0, 0 < weights[r, c] < 0.005)
+            assert cell == "·" or re.fullmatch(r"\.\d\d|1\.0", cell)
             assert cell == "·" or abs(float(cell) - weights[r, c]) <= 0.00501
 
 

@@ -1,63 +1,113 @@
+import os
+import pty
+import re
+import threading
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from attnscope.views.scales import Scale, scale_for
-from attnscope.views.terminal.colours import ramp_style
+from attnscope.views.palette import surface_on
+from attnscope.views.scales import SHAPES, WEIGHTS, LogScale, Scale, scale_for
+from attnscope.views.terminal import background as asking
+from attnscope.views.terminal.background import named_background, read_answer
+from attnscope.views.terminal.colours import ramp_pieces, ramp_style, role_style
+from tests.views.test_palette import DEUTERANOPIA, lab
+
+BLACK, WHITE, SOLARIZED = (surface_on(rgb) for rgb in ((0, 0, 0), (255, 255, 255), (0, 43, 54)))
+PLACES = np.linspace(0, 1, 65)
+COLOURS = pytest.mark.parametrize("colours", [256, 1 << 24])
+SURFACES = pytest.mark.parametrize("surface", [BLACK, WHITE, SOLARIZED], ids=["black", "white", "solarized"])
+
+
+def rgb(color):
+    return tuple(color.get_truecolor())
 
 
 def luminance(color):
-    linear = [
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in color.get_truecolor())
-    ]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in color)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-PLACES = np.linspace(0, 1, 65)
-
-
-COLOURS = pytest.mark.parametrize("colours", [256, 1 << 24])
+def seen(place, signed, colours, surface):
+    """The colour that a cell has for an eye: the background, if it has none of its own."""
+    style = ramp_style(place, signed, colours, surface)
+    return tuple(bytes.fromhex(surface.background)) if style.bgcolor is None else rgb(style.bgcolor)
 
 
 @COLOURS
+@SURFACES
 @pytest.mark.parametrize("signed", [True, False])
-def test_every_number_is_readable_on_its_background(signed, colours):
+def test_every_number_is_readable_on_its_background(signed, colours, surface):
     for place in PLACES:
-        style = ramp_style(place, signed, colours)
-        high, low = sorted((luminance(style.color), luminance(style.bgcolor)), reverse=True)
-        assert (high + 0.05) / (low + 0.05) >= 4.5, place
+        style = ramp_style(place, signed, colours, surface)
+        assert (style.color is None) == (style.bgcolor is None)
+        if style.bgcolor is not None:
+            high, low = sorted((luminance(rgb(style.color)), luminance(rgb(style.bgcolor))), reverse=True)
+            assert (high + 0.05) / (low + 0.05) >= 4.5, place
 
 
 @COLOURS
-def test_more_weight_is_brighter(colours):
-    shades = [luminance(ramp_style(place, False, colours).bgcolor) for place in PLACES]
-    assert all(a <= b for a, b in pairwise(shades))
-
-
-@COLOURS
-def test_further_from_zero_is_brighter_on_both_sides_and_the_sides_differ_in_hue(colours):
-    shades = [luminance(ramp_style(place, True, colours).bgcolor) for place in PLACES]
-    assert shades[:33] == sorted(shades[:33], reverse=True)
-    assert shades[32:] == sorted(shades[32:])
-    for place in (0.1, 0.3):
-        negative, positive = (ramp_style(p, True, colours).bgcolor.get_truecolor() for p in (place, 1 - place))
-        assert negative.blue > negative.red
-        assert positive.red > positive.blue
+@SURFACES
+def test_zero_is_the_background_and_ramps_leave_it_in_one_direction(colours, surface):
+    assert ramp_style(0.0, False, colours, surface) == ramp_style(0.5, True, colours, surface)
+    assert ramp_style(0.0, False, colours, surface).bgcolor is None
+    start = luminance(bytes.fromhex(surface.background))
+    for places, signed in ((PLACES, False), (PLACES[32:], True), (PLACES[32::-1], True)):
+        shades = [luminance(seen(place, signed, colours, surface)) for place in places]
+        rises = [b - a for a, b in pairwise(shades)]
+        assert (min(rises) >= 0) if start < 0.2 else (max(rises) <= 0), (signed, shades)
+        assert len(set(shades)) >= (5 if colours == 256 else 30)
+    for place in (0.1, 0.25):
+        less, more = (lab(seen(p, True, 1 << 24, surface), DEUTERANOPIA) for p in (place, 1 - place))
+        assert more[2] < 0 < less[2]  # blue, and yellow
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_sixteen_colours_are_named_so_that_the_terminal_may_choose_them(signed):
-    styles = [ramp_style(place, signed, 16) for place in PLACES]
-    assert all(style.bgcolor.number is not None and style.bgcolor.number < 16 for style in styles)
-    assert all((style.color.name == "bright_white") != (style.color.name == "black") for style in styles)
-    assert len({style.bgcolor.name for style in styles}) >= 5
+@SURFACES
+def test_sixteen_colours_are_named_so_that_the_terminal_may_choose_them(signed, surface):
+    styles = [ramp_style(place, signed, 16, surface) for place in PLACES]
+    named = [style for style in styles if style.bgcolor is not None]
+    assert all(style.bgcolor.number is not None and style.bgcolor.number < 16 for style in named)
+    assert all((style.color.name == "bright_white") != (style.color.name == "black") for style in named)
+    assert len({style.bgcolor.name for style in named}) == (8 if signed else 4)
 
 
-def test_weights_start_at_zero_and_everything_else_is_centred_there():
+@SURFACES
+def test_a_role_is_fuller_the_stronger_it_is(surface):
+    base = np.array([*bytes.fromhex(surface.background)])
+    distances = [np.abs(np.array(rgb(role_style("#4269d0", s, 1 << 24, surface).bgcolor)) - base).sum() for s in PLACES]
+    assert all(a <= b for a, b in pairwise(distances))
+    assert distances[0] > 20
+
+
+def test_a_legend_of_weights_names_the_same_weights_everywhere():
+    pieces = ramp_pieces(WEIGHTS, "0.00", "1.00", 1 << 24, BLACK)
+    assert re.sub(" +", " ", "".join(text for text, _ in pieces)) == "0 .01 .1 .5 1"
+    cells = [style.bgcolor for text, style in pieces if text == " "]
+    assert len(cells) == 16
+    others = ramp_pieces(Scale(-2.0, 2.0, True), "−2", "2", 1 << 24, BLACK)
+    assert (others[0][0], others[-1][0]) == ("−2 ", " 2")
+    assert "".join(text for text, _ in ramp_pieces(LogScale(0.1, 1.0), "<0.1", "1", 256, BLACK)).split() == [
+        "<0.1",
+        "1",
+    ]
+
+
+def test_weights_have_one_scale_and_everything_else_is_centred_at_zero():
     matrix = np.array([[0.25, 0.5], [np.nan, -np.inf]])
-    assert scale_for("weights", matrix) == Scale(0.0, 0.5, signed=False)
+    assert scale_for("weights", matrix) == scale_for("shares", matrix) == Scale(0.0, 1.0, False, "sqrt")
+    assert scale_for("difference", matrix) == Scale(-1.0, 1.0, True, "sqrt")
     assert scale_for("masked", matrix) == Scale(-0.5, 0.5, signed=True)
+
+
+def test_a_place_of_a_scale_has_the_number_that_has_this_place():
+    for shape in SHAPES:
+        for scale in (Scale(0.0, 3.0, False, shape), Scale(-3.0, 3.0, True, shape)):
+            for place in (0.0, 0.1, 0.4, 0.5, 0.9, 1.0):
+                logarithmic_zero = shape == "log" and place in (0.0, 0.5)
+                if not logarithmic_zero:
+                    assert scale.place(scale.value(place)) == pytest.approx(place, abs=1e-6), (scale, place)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -69,3 +119,60 @@ def test_a_matrix_of_equal_values_has_a_place_for_them():
     assert Scale(0, 0, signed=False).place(0) == 0
     assert [Scale(0, 2, signed=False).place(value) for value in (-1, 0, 1, 3)] == [0, 0, 0.5, 1]
     assert Scale(0, 0, signed=True).place(0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "colour"),
+    [
+        (b"\x1b]11;rgb:0000/2b2b/3636\x1b\\\x1b[?62;c", (0, 43, 54)),
+        (b"\x1b]11;rgb:ff/fe/00\x07\x1b[?1;2c", (255, 254, 0)),
+        (b"\x1b]11;rgba:ffff/ffff/ffff/ffff\x1b\\", (255, 255, 255)),
+        (b"\x1b]11;rgb:f/0/8\x07", (255, 0, 136)),
+        (b"\x1b[?62;c", None),
+        (b"keys that were typed", None),
+    ],
+)
+def test_the_answer_of_a_terminal_is_its_background(answer, colour):
+    assert read_answer(answer) == colour
+
+
+@pytest.mark.parametrize(
+    ("value", "colour"),
+    [("15;0", 0), ("0;15", 255), ("0;default;15", 255), ("7;8", 0), ("0;7", 255), ("", 0), ("x", 0), ("0;default", 0)],
+)
+def test_colorfgbg_names_a_dark_or_a_light_background(value, colour):
+    assert named_background(value) == (colour,) * 3
+
+
+@pytest.mark.unix
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_terminal_is_asked_and_is_left_as_it_was(answers, monkeypatch):
+    """A terminal that says nothing costs a moment, and COLORFGBG counts."""
+    import termios
+
+    theirs, ours = pty.openpty()
+    asked = []
+
+    def answer():
+        asked.append(os.read(theirs, 64))
+        if answers:
+            os.write(theirs, b"\x1b]11;rgb:fdfd/f6f6/e3e3\x1b\\\x1b[?62;4c")
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    before = termios.tcgetattr(ours)
+    opened = os.open
+    monkeypatch.setattr(
+        asking.os, "open", lambda path, flags: os.dup(ours) if path == "/dev/tty" else opened(path, flags)
+    )
+    monkeypatch.setattr(asking.os, "tcgetpgrp", lambda _: os.getpgrp())
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORFGBG", "0;15")
+    try:
+        assert asking.terminal_background.__wrapped__() == ((253, 246, 227) if answers else (255, 255, 255))
+        assert asked == [b"\x1b]11;?\x1b\\\x1b[c"]
+        assert termios.tcgetattr(ours) == before
+    finally:
+        thread.join()
+        os.close(theirs)
+        os.close(ours)

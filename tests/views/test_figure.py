@@ -28,8 +28,8 @@ from tests.helpers.screens import read_number
 
 SVG = "{http://www.w3.org/2000/svg}"
 BLUES = "ffffff deebf7 c6dbef 9ecae1 6baed6 4292c6 2171b5 08519c 08306b"
-RED_BLUE = "053061 2166ac 4393c3 92c5de d1e5f0 ffffff fddbc7 f4a582 d6604d b2182b 67001f"
-GREY = "#dddddd"
+ORANGE_BLUE = "7f2704 a63603 d94801 f16913 fd8d3c fdae6b fdd0a2 feedde " + BLUES
+HATCHED = "hatched"
 
 
 def figure(findings, **options):
@@ -63,7 +63,7 @@ def runs(path):
 def grids(root):
     """The colours of every matrix, by row and column, however its cells are drawn."""
     found = []
-    for group in root.iter(f"{SVG}g"):
+    for parent, group in ((element, child) for element in root.iter() for child in element):
         if "crispEdges" not in group.get("shape-rendering", ""):
             continue
         cells = {}
@@ -76,8 +76,24 @@ def grids(root):
             for x, y, width, height in boxes:
                 cells |= {(r, c): element.get("fill") for r in range(y, y + height) for c in range(x, x + width)}
         rows, columns = (1 + max(place[n] for place in cells) for n in (0, 1))
+        cells |= dict.fromkeys(hatched_cells(group, list(parent)), HATCHED)
         found.append([[cells[r, c] for c in range(columns)] for r in range(rows)])
     return found
+
+
+def hatched_cells(group, siblings):
+    """The row and column of cells with lines over them, which are drawn behind their matrix."""
+    following = siblings[siblings.index(group) + 1 :][:1]
+    if not following or following[0].get("fill") != "url(#attnscope-hatched)":
+        return
+    left, top, across, down = map(float, re.findall(r"[\d.]+", group.get("transform")))
+    for x, y, length, height, back in re.findall(
+        r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-([\d.]+)z", following[0].get("d")
+    ):
+        assert (length, float(height)) == (back, pytest.approx(down, abs=0.06))
+        first = round((float(x) - left) / across)
+        row = round((float(y) - top) / down)
+        yield from ((row, first + n) for n in range(round(float(length) / across)))
 
 
 def places(colour, ramp):
@@ -102,11 +118,11 @@ def test_colours_are_the_numbers(n, allowed):
             for c in range(n):
                 value = float(matrix[r, c])
                 if not np.isfinite(value) or (name == "weights" and value == 0):
-                    assert grid[r][c] == GREY
+                    assert grid[r][c] == HATCHED
                 elif name == "weights":
-                    assert places(grid[r][c], BLUES) == pytest.approx(value / largest, abs=0.012)
+                    assert places(grid[r][c], BLUES) == pytest.approx(value**0.5, abs=0.014)
                 else:
-                    assert places(grid[r][c], RED_BLUE) == pytest.approx((value / largest + 1) / 2, abs=0.012)
+                    assert places(grid[r][c], ORANGE_BLUE) == pytest.approx((value / largest + 1) / 2, abs=0.012)
 
 
 def test_small_matrices_have_their_numbers_and_labels():
@@ -134,7 +150,7 @@ def test_thumbnails_are_the_largest_weights():
         for r in range(16):
             for c in range(16):
                 largest = head.stages["weights"][cuts[r] : cuts[r + 1], cuts[c] : cuts[c + 1]].max()
-                assert places(grid[r][c], BLUES) == pytest.approx(largest, abs=0.04)
+                assert places(grid[r][c], BLUES) == pytest.approx(largest**0.5, abs=0.04)
     assert "L4" in texts(parsed(made))
 
 
@@ -149,16 +165,16 @@ def test_a_map_is_logarithmic():
             place = min(1, max(0, np.log(weights[r, c] / low) / np.log(high / low)))
             assert places(grid[r][c], BLUES) == pytest.approx(place, abs=0.02)
         else:
-            assert grid[r][c] == GREY
+            assert grid[r][c] == HATCHED
 
 
 @pytest.mark.parametrize("zero", [0, 3])
-def test_a_map_says_what_is_grey_only_if_something_is(zero):
+def test_a_map_says_what_is_hatched_only_if_something_is(zero):
     made = overview(150)
     made.texts[0].heads[0].pooled.weights[:] = 0.5
     made.texts[0].heads[0].pooled.weights[0, :zero] = 0
-    assert any("grey" in text for text in texts(parsed(made))) == bool(zero)
-    assert any(GREY in row for grid in grids(parsed(made)) for row in grid) == bool(zero)
+    assert any("hatched" in text for text in texts(parsed(made))) == bool(zero)
+    assert any(HATCHED in row for grid in grids(parsed(made)) for row in grid) == bool(zero)
 
 
 def test_a_number_for_every_head_is_written_on_its_colour():
@@ -167,7 +183,7 @@ def test_a_number_for_every_head_is_written_on_its_colour():
     shown = texts(parsed(made))
     for row, colours in zip(made.values.tolist(), grid, strict=True):
         for value, colour in zip(row, colours, strict=True):
-            assert (colour == GREY) == (value is None or not np.isfinite(value))
+            assert (colour == HATCHED) == (value is None or not np.isfinite(value))
             if np.isfinite(value):
                 assert any(re.fullmatch(r"−?\d+\.\d+", t) and abs(read_number(t) - value) <= 0.0051 for t in shown)
 
@@ -262,10 +278,14 @@ def test_a_figure_is_well_formed_and_loads_nothing(n):
     data = figure(made)
     root = ElementTree.fromstring(data)
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}
-    assert tags <= {"svg", "defs", "linearGradient", "stop", "rect", "g", "text", "tspan", "path"}
+    assert tags <= {"svg", "defs", "linearGradient", "stop", "rect", "g", "text", "tspan", "path", "pattern"}
     assert not any(name.startswith("on") for element in root.iter() for name in element.attrib)
     assert not any("href" in name for element in root.iter() for name in element.attrib)
-    assert set(re.findall(rb"url\(([^)]*)\)", data)) <= {b"#attnscope-weights", b"#attnscope-signed"}
+    assert set(re.findall(rb"url\(([^)]*)\)", data)) <= {
+        b"#attnscope-weights",
+        b"#attnscope-signed",
+        b"#attnscope-hatched",
+    }
     width, height = (float(root.get(name)) for name in ("width", "height"))
     for element in root.iter(f"{SVG}text"):
         if element.get("x"):
@@ -287,10 +307,10 @@ def test_files_are_small():
     long = text_report(
         tokens([f"word{n}" for n in range(64)]), heads=[(0, 0), (0, 1)], stages=STAGES[:4], projected=True
     )
-    assert len(figure(report(long))) < 450_000  # of 8 matrices of noise, and 768 sources with three numbers
-    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]))))) < 165_000
+    assert len(figure(report(long))) < 480_000  # of 8 matrices of noise, and 768 sources with three numbers
+    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]))))) < 185_000
     heads = [(layer, head) for layer in range(6) for head in range(12)]
-    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]), heads=heads)))) < 220_000
+    assert len(figure(report(text_report(tokens([f"word{n}" for n in range(64)]), heads=heads)))) < 230_000
 
 
 def test_runs_show_every_cell():

@@ -24,13 +24,13 @@ def picture(screen, count):
 
 
 @pytest.mark.parametrize("count", [2, 5, 12, 40, 64])
-def test_every_weight_is_one_cell_whose_shade_is_its_fifth_of_the_range(count):
+def test_every_weight_is_one_cell_whose_shade_is_the_fifth_of_its_root(count):
     made = sized(count, stages=("weights",))
     weights = made.texts[0].heads[0].stages["weights"]
     cells = picture(draw(made, 200, format="heat"), count)
     for r in range(count):
         for c in range(count):
-            fifth = min(4, int(float(weights[r, c]) / float(weights.max()) * 5))
+            fifth = min(4, int(float(weights[r, c]) ** 0.5 * 5))
             assert cells[r][c] == (" ·" if c > r else SHADES[fifth] * 2), (r, c)
 
 
@@ -67,7 +67,7 @@ def test_every_colour_is_that_of_its_value(count):
     screen = draw(made, 200, colour="truecolor", format="heat")
     blues = [
         int(m[1]) for m in re.finditer(r"\x1b\[[0-9;]*48;2;\d+;(\d+);\d+m  \x1b", screen)
-    ]  # green rises in viridis
+    ]  # green rises on a dark background
     values = [float(weights[r, c]) for r in range(count) for c in range(count) if c <= r]
     assert len(blues) == len(values)
     order = np.argsort(values)
@@ -96,9 +96,10 @@ def test_stages_stand_side_by_side_where_there_is_room_and_below_each_other_wher
 
 def test_the_legend_holds_the_ends_of_the_scale():
     made = sized(5, stages=("weights",))
-    largest = float(made.texts[0].heads[0].stages["weights"].max())
-    assert f"weights  0.00 [  ] {largest / 5:.2f} [░░]" in draw(made, 120, format="heat")
-    assert f"[██] {largest:.2f}" in draw(made, 120, format="heat")
+    said = "weights  0.00 [  ] 0.04 [░░] 0.16 [▒▒] 0.36 [▓▓] 0.64 [██] 1.00"  # squares of fifths
+    assert said in draw(made, 120, format="heat")
+    coloured = re.sub(r"\x1b\[[0-9;]*m", "", draw(made, 120, format="heat", colour="truecolor"))
+    assert re.search(r"^weights  0 +\.01 +\.1 +\.5 +1  softmax", coloured, re.MULTILINE)
 
 
 def test_columns_are_named_below_unless_rows_name_them_all():

@@ -48,7 +48,7 @@ def test_what_is_not_finite_says_so(value, said):
         ("weights", np.nan, True, "masked"),
         ("output", np.nan, True, "masked"),
         ("weights", np.nan, False, "nan"),
-        ("weights", 0.0, False, "0"),
+        ("weights", 0.0, False, "·   "),
         ("weights", 0.001, False, "0.00"),
         ("scores", 0.0, False, "0.00"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from attnscope.base.errors import NotInText
 from attnscope.checkpoints.tokenization.hugging_face import load_tokenizer
 from attnscope.cli import main
 from attnscope.findings.run import with_words
@@ -19,7 +20,8 @@ from tests.helpers.sample_reports import causal, report, text_report
 from tests.helpers.screens import draw, read_tables
 from tests.helpers.tokenizer_files import content, write
 
-PIECES = ["[CLS]", "the", "un", "##believ", "##able", "ri", "·ver", ",", "ran", "[SEP]"]  # `·`: no blank before it
+PIECES = ["[CLS]", "the", "un", "##believ", "##able", "ri", "##ver", ",", "ran", "[SEP]"]
+BYTE_LEVEL = {6}  # spelled by its text alone: no blank before it
 WORDS = [[0], [1], [2, 3, 4], [5, 6], [7], [8], [9]]
 
 
@@ -29,10 +31,10 @@ def pieces(spelled=PIECES):
         if piece in ("[CLS]", "[SEP]"):
             found.append(Token(100 + i, piece, piece, special=True))
             continue
-        joined = piece.startswith(("##", "·", ","))
-        text = piece.removeprefix("##").removeprefix("·")
+        joined = piece.startswith(("##", ","))
+        text = piece.removeprefix("##")
         at += not joined and at > 0
-        found.append(Token(100 + i, piece if "##" in piece else text, text, at, at + len(text)))
+        found.append(Token(100 + i, text if i in BYTE_LEVEL else piece, text, at, at + len(text)))
         at += len(text)
     return found
 
@@ -40,11 +42,29 @@ def pieces(spelled=PIECES):
 def test_a_piece_that_goes_on_with_a_word_says_so():
     spelled = pieces()
     assert [spell_piece(spelled, i) for i in range(len(spelled))] == PIECES
-    assert [continues(spelled, i) for i in range(len(spelled))] == [p[0] in "#·" for p in PIECES]
+    assert [continues(spelled, i) for i in range(len(spelled))] == [p[0] == "#" for p in PIECES]
     assert group_words(spelled, range(len(spelled))) == WORDS
     assert group_words(spelled, [0, 2, 4, 5, 6]) == [[0], [2], [4], [5, 6]]
     assert parse_positions("##able").find(spelled, ("the unbelievable river, ran",), "--query") == [4]
-    assert parse_positions("·ver").find(spelled, ("the unbelievable river, ran",), "--query") == [6]
+    assert parse_positions("##ver").find(spelled, ("the unbelievable river, ran",), "--query") == [6]
+
+
+def test_labels_are_taken_as_they_are_printed():
+    spelled = pieces()
+    text = "the unbelievable river, ran"
+    for position, piece in enumerate(PIECES):
+        assert parse_positions(f"{position} {piece}").find(spelled, (text,), "--query") == [position]
+        with pytest.raises(NotInText):
+            parse_positions(f"{(position + 1) % len(PIECES)} {piece}").find(spelled, (text,), "--query")
+    for word in WORDS:
+        label = f"{word[0]} {''.join(PIECES[i].removeprefix('##') for i in word)}"
+        assert parse_positions(label).find(spelled, (text,), "--query") == word, label
+    assert parse_positions("1 the,6 ##ver").find(spelled, (text,), "--query") == [1, 6]
+    house = [
+        Token(n, word, word, start, start + len(word))
+        for n, (word, start) in enumerate([("in", 0), ("4", 3), ("houses", 5)])
+    ]
+    assert parse_positions("4 houses").find(house, ("in 4 houses",), "--query") == [1, 2]  # words of the text
 
 
 @pytest.mark.parametrize("text", ["漢字", "a,b", "x 3"])

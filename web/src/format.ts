@@ -136,12 +136,11 @@ export function scaleOf(numbers: ArrayLike<number>, signed: boolean): Scale {
   return { low: signed ? -largest : 0, high: largest, signed };
 }
 
-const SMALL = 0.005; // a weight below it is a dot in its cell
+const NO_WEIGHT = "·"; // exactly zero, or not allowed by the mask
 
 // What a cell of a stage says: as views/numbers.py writes it.
 export function cellText(panel: { name: string; digits: Digits; maskedWord?: string }, value: number, masked: boolean) {
   if (masked && (panel.name === "weights" || panel.name === "output")) return panel.maskedWord ?? "masked";
-  if (value === -Infinity) return "";
-  if (panel.name === "weights" && value < SMALL) return value === 0 ? "0" : "·";
+  if (value === -Infinity || (panel.name === "weights" && value === 0)) return NO_WEIGHT;
   return digitsText(value, panel.digits);
 }

@@ -73,7 +73,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
       <div class="bar">
         {lens ? (
           <h2 class="of-tokens">
-            <bdi>{scene.queries.labels[query]?.name}</bdi> →{" "}
+            <bdi>{scene.queries.labels[query]?.name}</bdi> ←{" "}
             {key === null ? "its strongest" : <bdi>{scene.keys.labels[key]?.name}</bdi>}
           </h2>
         ) : (
@@ -101,7 +101,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
             const seen = lens?.[r]![c];
             if (lens)
               return !seen || !(seen.weight >= 0.005) || seen.bound ? "" : fixed(seen.weight, 2).replace("0.", ".");
-            if (strength) return roles!.letters[role(r, c)] ?? "·";
+            if (strength) return roles!.letters[role(r, c)] ?? "?";
             return values && !Number.isNaN(values.at(r, c)) ? digitsText(values.at(r, c), digits) : "";
           }}
           say={(r, c) => {

@@ -72,7 +72,7 @@ const LISTED = 9; // heads with a key of their own
 
 export function sayOf(scene: Scene, seen: Seen): string {
   const weight = Number.isNaN(seen.weight) ? "not known" : `${seen.bound ? "at most " : ""}${weightText(seen.weight)}`;
-  return `${seen.name}: ${scene.queries.name(seen.query)} → ${scene.keys.name(seen.key)} ${weight}`;
+  return `${seen.name}: ${scene.queries.name(seen.query)} ← ${scene.keys.name(seen.key)} ${weight}`;
 }
 
 export function LensList(props: {

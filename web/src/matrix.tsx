@@ -176,7 +176,7 @@ export function matrixProps(
         : undefined;
     const say = (r: number, c: number) => {
       const value = matrix.at(r, c);
-      const name = `${scene.queries.name(r)} → ${scene.keys.name(c)}`;
+      const name = `${scene.queries.name(r)} ← ${scene.keys.name(c)}`;
       if (masked.has(r) && stage === "weights") return `${name}: masked`;
       if (forbidden?.(r, c)) return `${name}: not allowed`;
       return `${name}: ${value === -Infinity ? "not allowed" : Number.isNaN(value) ? "not listed" : exactText(value)}`;
@@ -194,7 +194,7 @@ export function matrixProps(
       scale: stage === "weights" ? weights : scaleOf(matrix.data, true),
       label,
       forbidden,
-      legend: stage === "weights" ? "· below .005" : "",
+      legend: "",
     };
     return { props, matrix, map: false };
   }
@@ -204,7 +204,7 @@ export function matrixProps(
   const most = largest(map.matrix);
   const note = head.exact ? "" : " (rounded to 3 decimals)";
   const say = (r: number, c: number) =>
-    `queries ${rows[r]!.number} → keys ${columns[c]!.number}: ${head.exact ? exactText(map.matrix.at(r, c)) : fixed(map.matrix.at(r, c), 3)}${note}`;
+    `queries ${rows[r]!.number} ← keys ${columns[c]!.number}: ${head.exact ? exactText(map.matrix.at(r, c)) : fixed(map.matrix.at(r, c), 3)}${note}`;
   const props = {
     rows,
     columns,
@@ -297,9 +297,9 @@ function MatrixView({
         rows={rows}
         columns={columns}
         value={at}
-        text={(r, c) => (Number.isNaN(at(r, c)) ? "·" : digitsText(at(r, c), digits))}
+        text={(r, c) => (Number.isNaN(at(r, c)) ? "–" : digitsText(at(r, c), digits))}
         say={(r, c) =>
-          `${nameOf(rows[r]!)} → ${nameOf(columns[c]!)}: ${Number.isNaN(at(r, c)) ? "only one side has it" : exactText(at(r, c))}`
+          `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${Number.isNaN(at(r, c)) ? "only one side has it" : exactText(at(r, c))}`
         }
         scale={
           stage === "weights" ? { low: -1, high: 1, signed: true, shape: place.shape } : scaleOf(matrix.data, true)

@@ -70,7 +70,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
       return `${rows[r]!.number}${columns[c]!.number}: ${names ? `${names[r]![c]} ${number}`.trim() : number || texts![r]![c]}`;
     }
     const shown = masked.has(r) ? "masked" : value === -Infinity ? "not allowed" : exactText(value);
-    return `${nameOf(rows[r]!)} → ${nameOf(columns[c]!)}: ${shown}`;
+    return `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${shown}`;
   };
   return (
     <figure>

@@ -107,7 +107,7 @@ export function RowPanel({
       </h2>
       {head && key !== null && (
         <p class="arithmetic" data-arithmetic>
-          <span class="dim">→ </span>
+          <span class="dim">← </span>
           <bdi>{scene.keys.name(key)}</bdi>
           <br />
           {arithmetic(head, query, key)}

@@ -12,7 +12,7 @@ class ModelAblateArguments(CallArguments, TokenArguments, HeadArguments, total=F
 
     Attributes:
         pair: The second segment, for an encoder.
-        cut: What to cut: `L5H1`, `L5-8`, `"L5H1: it→animal"`, or several, which are cut together.
+        cut: What to cut: `L5H1`, `L5-8`, `"L5H1: it←animal"`, or several, which are cut together.
         words: Cut edges between whole words.
         each: Cut every `head`, `layer` or `edge` alone instead; layer, head, query and key restrict the choice. With
             `span`, cut the answer (or `query`) off from each span of the text (see `spans` and `messages`).

@@ -85,7 +85,7 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
         hint = "remove one of them"
         if not options.cuts:
             what = "are both missing: nothing is cut"
-            edge = arg("cut", placeholder="'L0H0: QUERY→KEY'")
+            edge = arg("cut", placeholder="'L0H0: QUERY←KEY'")
             hint = f"add {arg('cut', 'L0H0')}, {edge}, or {arg('each', 'head')}"
         raise UsageError(f"{arg('cut')} and {arg('each')} {what}", hint=hint)
     _check_replacement(options)

@@ -42,7 +42,7 @@ _HEADINGS = {"target": "change", "kl": "KL", "hidden": "hidden"}
 _MEANS = {"head": "its mean", "layer": "their means"}
 _KL = "how much the predictions change, as KL(before ‖ after) in bits"
 _HIDDEN = "how much the final hidden state changes, relative to its length"
-_EDGE = "edge A → B: what query A reads from key B."
+_EDGE = "edge A ← B: what query A reads from key B."
 
 
 def present_ablation(ablation: Ablation, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
@@ -63,7 +63,7 @@ def present_ablation(ablation: Ablation, settings: DisplaySettings, display: Dis
     yield GAP
     yield notes(ablation.notes)
     edges = all(cut.queries is not None for cut in ablation.cuts)
-    more = ["--cut L0H0 (a head)" if edges else "--cut 'L0H0: QUERY→KEY' (an edge)"]
+    more = ["--cut L0H0 (a head)" if edges else "--cut 'L0H0: QUERY←KEY' (an edge)"]
     more += ["--replacement mean"] if any(effect.how == "zero" for effect in ablation.effects) else []
     more += ["--each head (instead of --cut)", "--at TOKEN"]
     yield from more_options([*more, "--json (every number)"], settings)
@@ -249,4 +249,4 @@ def _label(survey: EffectSurvey, n: int) -> Spans:
         Span(words[position], origin="token") if position in words else token_span(tokens, position)
         for words, tokens, position in sides
     ]
-    return Span(f"{head}  {query} "), names[0], Span(f" → {key} "), names[1]
+    return Span(f"{head}  {query} "), names[0], Span(f" ← {key} "), names[1]

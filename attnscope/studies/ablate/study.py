@@ -9,10 +9,10 @@ from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, 
 
 _EXAMPLES = """
 attnscope ablate "She sat by the [MASK] of the river" --cut L2H0
-attnscope ablate "She sat by the [MASK] of the river" --cut "*: [MASK]→river"
+attnscope ablate "She sat by the [MASK] of the river" --cut "*: [MASK]←river"
 attnscope ablate "She sat by the [MASK] of the river" --each head
 attnscope ablate "The bank by the river" --each edge --layer 2 --at bank
-attnscope ablate "She sat by the [MASK] of the river" --cut "L0-1: river->" --cut L3H1
+attnscope ablate "She sat by the [MASK] of the river" --cut "L0-1: river<-" --cut L3H1
 attnscope ablate "The bank by the river" --each head --at bank --replacement mean --output effects.csv
 attnscope ablate "She sat by the [MASK] of the river" --each head --target river --target sea --replacement resample
 attnscope ablate "A [MASK] in the house" --patch-from "A [MASK] in the river" --each head --target house --target river

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attnscope.studies.run.row_list import LISTED, row_table, small
+from attnscope.studies.run.row_list import LISTED, row_table
 from attnscope.views.parts import Column, Panel, ViewPart
 from attnscope.views.spans import Span, ours
 
@@ -43,12 +43,11 @@ def row_changes(
         shown.append(Column(panel.title, cells))
     cells = [difference.texts[0][i] for i in listed] + [difference.digits.text(bars[-1])] * bool(omitted)
     shown.append(Column("difference", cells))
-    first, second = map(small, sides)
-    formulas = [(*panel.title, *ours(": weights"), *small(panel)) for panel in sides]
-    formulas = [(*ours("weights"), *first)] if first == second else formulas
-    own = () if small(difference) == first else small(difference)
+    first, second = (panel.arithmetic for panel in sides)
+    formulas = [(*panel.title, Span(": "), *panel.arithmetic) for panel in sides]
+    formulas = [first] if first == second else formulas
     bar = ours("; the longest bar is the largest difference")
-    formulas.append((Span("difference: "), *difference.title, *own, *bar))
+    formulas.append((Span("difference: "), *difference.title, *bar))
     largest = max(map(abs, bars)) or 1.0
     which = f"the {len(listed)} keys whose weight changes most; {show_all} lists all"
     keys = difference.columns.select(listed)

@@ -44,7 +44,7 @@ from attnscope.studies.screens.overview import HEAVIEST, weight_map
 from attnscope.studies.screens.stages import matrix_panel
 from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis, AxisKind, source_kind, token_axis
-from attnscope.views.numbers import MINUS, NOT_ALLOWED, formatted
+from attnscope.views.numbers import MINUS, formatted
 from attnscope.views.parts import (
     GAP,
     Column,
@@ -57,7 +57,6 @@ from attnscope.views.parts import (
     ViewPart,
     paragraph,
 )
-from attnscope.views.scales import Scale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
 
@@ -370,8 +369,7 @@ class _ShownHead:
             show = "show" if len(left_out) > 1 else "shows"
             yield paragraph(ours(f"{counts}, where most weight moves; {ranges} {show} all", "dim"), remark=True)
         panels = [shown._weights(n, columns) for n in range(2)]
-        one_scale = Scale(0.0, max(panel.scale.high for panel in panels), False)
-        panels = [*(struct_replace(panel, scale=one_scale) for panel in panels), shown._difference(columns)]
+        panels.append(shown._difference(columns))
         if left_out:
             panels = [struct_replace(panel, columns=replace(panel.columns, announced=True)) for panel in panels]
         yield Matrices(panels, self.heat)
@@ -418,8 +416,7 @@ class _ShownHead:
         axes = self._rows(side), token_axis(source_kind(text), text.sources, keys)
         caption = ours("weights")
         label = untrusted(self.sides[side].label)
-        pictured = (*caption, *ours(f"; {NOT_ALLOWED} is exactly zero")) if (matrix == 0).any() else caption
-        return matrix_panel(matrix, masked, axes, label, caption, self.settings, pictured=pictured)
+        return matrix_panel(matrix, masked, axes, label, caption, self.settings)
 
     def _difference(self, columns: "Columns") -> Panel:
         first, second = self.reports

@@ -7,7 +7,7 @@ import numpy as np
 from attnscope.findings.arrays import Floats
 from attnscope.findings.explain import ExplainedCell, Explanation, Part
 from attnscope.views.axes import Axis
-from attnscope.views.numbers import NOT_ALLOWED, ZERO, column_texts, digits_for, number_text, scale_text, written
+from attnscope.views.numbers import NO_WEIGHT, column_texts, digits_for, number_text, scale_text, written
 from attnscope.views.parts import Column, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, ours, token_span
@@ -32,7 +32,7 @@ def key_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator
 def _dimensions(name: str, matrix: "np.ndarray", settings: DisplaySettings) -> tuple[list[Column], str]:
     """Present a dimension of every vector as a column."""
     digits = digits_for(matrix, settings.precision)
-    columns = [Column(f"dim {i}", written(values, digits, ZERO), "dim") for i, values in enumerate(matrix.T.tolist())]
+    columns = [Column(f"dim {i}", written(values, digits), "dim") for i, values in enumerate(matrix.T.tolist())]
     suffix = f"dimensions of {name}; {settings.named('--json', 'data')} has all"
     return columns, "" if settings.data_only else suffix
 
@@ -58,7 +58,7 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
     kind = "rotated pairs of dimensions" if bands else "dimensions"
     masked = "" if cell.allowed else "; not allowed by the mask"
     label = Span(f"  ({cell.chosen}{masked})", "dim")
-    yield paragraph((*_pair(e, cell, "·"), label), indent=1)
+    yield paragraph((*_pair(e, cell, "×"), label), indent=1)
     yield paragraph(ours(f"its {kind}, largest first", "dim"), indent=1)
     shown = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
     left = sum(part.product for part in cell.parts[len(shown) :])
@@ -145,10 +145,10 @@ def scaled_parts(e: Explanation, axis: Axis, settings: DisplaySettings) -> Itera
     if parts := _bias_parts(e):
         steps |= {**parts, "scaled": row.scaled}
     columns = [Column(heading, column_texts(values.tolist(), precision)) for heading, values in steps.items()]
-    columns.append(Column("masked", column_texts(_allowed(e), precision, none=NOT_ALLOWED)))
+    columns.append(Column("masked", column_texts(_allowed(e), precision, none=NO_WEIGHT)))
     yield Table("key", columns, axis)
     if np.isneginf(row.masked).any():
-        yield paragraph(ours(f"{NOT_ALLOWED} is not allowed: minus infinity", "dim"), indent=1, remark=True)
+        yield paragraph(ours(f"{NO_WEIGHT} is not allowed: minus infinity", "dim"), indent=1, remark=True)
 
 
 def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
@@ -172,10 +172,10 @@ def softmax_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table
     labels.append(ours("sum", "bold"))
     shifted = [None if logit is None else logit - (e.maximum or 0.0) for logit in logits]
     columns = [
-        Column("masked", _spread(e, column_texts(logits, precision, none=NOT_ALLOWED))),
+        Column("masked", _spread(e, column_texts(logits, precision, none=NO_WEIGHT))),
         Column("− largest", _spread(e, column_texts(shifted, precision))),
-        Column("exp", column_texts([*exponentials, e.exponential_sum], precision, zero=ZERO)),
-        Column("weight", column_texts([*weights, total], precision, zero=ZERO)),
+        Column("exp", column_texts([*exponentials, e.exponential_sum], precision, zero=NO_WEIGHT)),
+        Column("weight", column_texts([*weights, total], precision, zero=NO_WEIGHT)),
     ]
     return Table("key", columns, axis, labels, bars=[*weights, None])
 
@@ -202,9 +202,9 @@ def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     labels += [ours("sum", "bold"), ours("output", "bold")]
     shares += [e.blend.astype(np.float64), e.output.astype(np.float64)]
     columns = [
-        Column("weight", column_texts([*given, None, None], precision, zero=ZERO)),
+        Column("weight", column_texts([*given, None, None], precision, zero=NO_WEIGHT)),
         Column("‖v‖", column_texts([*norms, None, None], precision)),
-        Column("‖α·v‖", column_texts([float(np.linalg.norm(share)) for share in shares], precision, zero=ZERO)),
+        Column("‖α·v‖", column_texts([float(np.linalg.norm(share)) for share in shares], precision, zero=NO_WEIGHT)),
     ]
     further, name = _dimensions("α·v", np.stack(shares), settings)
     return Table("key", columns, axis, labels, further=further, further_name=name)

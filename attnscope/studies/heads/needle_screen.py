@@ -13,7 +13,7 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, untrusted
 
 _NAMED = 5  # retrieval heads that are named
-_SHADES = "·░▒▓█"
+_SHADES = " ░▒▓█"
 
 
 def present_needle(survey: NeedleSurvey, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:

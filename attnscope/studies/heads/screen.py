@@ -28,7 +28,7 @@ from attnscope.views.spans import Span, Spans, note, ours
 
 _STRONGEST = 10  # number of heads listed for one role or measure
 _MOST = 64  # number of heads of a role from which a view takes as many as fit on a line
-UNCLEAR = "·"
+UNCLEAR = "?"
 NO_ROLE = "no clear role"
 _GREY = "#969696"  # of a role without a colour
 _LEAST = 0.005  # smaller values would show as 0.00

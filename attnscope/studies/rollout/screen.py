@@ -48,10 +48,10 @@ def _title(rollouts: Sequence[TokenRollout]) -> ViewPart:
 def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings) -> Panel:
     nothing = [position in rollout.nothing for position in text.queries]
     of = f"of each token before layer {rollout.layers[0]} (column) in each token after layer {rollout.layers[-1]} (row)"
-    lines, pictured = (ours(f"{of}; each row {_sums(text, [rollout], settings, zero=zero)}") for zero in ("0", "·"))
+    caption = ours(f"{of}; each row {_sums(text, [rollout], settings)}")
     axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     # written and drawn as weights are: from 0, and 0 is exact
-    return matrix_panel(rollout.matrix, nothing, axes, ours(SHARES), lines, settings, pictured=pictured)
+    return matrix_panel(rollout.matrix, nothing, axes, ours(SHARES), caption, settings)
 
 
 def _row(text: TextReport, settings: DisplaySettings) -> list[Panel]:
@@ -74,15 +74,14 @@ def _row(text: TextReport, settings: DisplaySettings) -> list[Panel]:
         replace(panel, name=name, matrix=panel.matrix[n : n + 1], texts=panel.texts[n : n + 1])
         for n, name in enumerate(names)
     )
-    return [*(replace(other, arithmetic=(), small="") for other in others), last]
+    return [*(replace(other, arithmetic=()) for other in others), last]
 
 
-def _sums(text: TextReport, rollouts: Sequence[TokenRollout], settings: DisplaySettings, *, zero: str = "0") -> str:
+def _sums(text: TextReport, rollouts: Sequence[TokenRollout], settings: DisplaySettings) -> str:
     """State the sum of a row, and the meaning of cells without a share."""
     scope = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} tokens"
-    zeros = f"; {zero} is exactly zero" if any((rollout.matrix == 0).any() for rollout in rollouts) else ""
     masked = "; masked: no token reaches it" if any(rollout.nothing for rollout in rollouts) else ""
-    return f"sums to 1{in_percent(settings)}{scope}{zeros}{masked}"
+    return f"sums to 1{in_percent(settings)}{scope}{masked}"
 
 
 def _ranking(

@@ -39,7 +39,7 @@ def row_list(
         columns.append(Column(panel.name, cells))
     if head is not None:
         columns += _contributions(head, weights.columns, listed, len(bars), settings)
-    formulas = [(*panel.title, Span(": "), *panel.arithmetic, *small(panel)) for panel in panels if panel.arithmetic]
+    formulas = [(*panel.title, Span(": "), *panel.arithmetic) for panel in panels if panel.arithmetic]
     which = f"the {len(listed)} keys with the largest {weights.name}; {others}"
     yield GAP
     yield from row_table(panels[0].rows, weights.columns.select(listed), columns, bars, formulas, omitted.size, which)
@@ -60,11 +60,6 @@ def row_table(
     yield Text([tuple(replace(span, look="dim") for span in line) for line in formulas], " │ ", remark=True)
     labels = [ours(f"{omitted:,} others", "dim")] if omitted else ()
     yield Table(keys.kind, columns, keys=keys, labels=labels, bars=bars, spelled=True)
-
-
-def small(panel: Panel) -> Spans:
-    """Continue a formula with the meaning of `·` in a panel."""
-    return ours(f"; {panel.small}" if panel.small else "")
 
 
 def _contributions(

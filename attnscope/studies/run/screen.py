@@ -28,7 +28,7 @@ from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, Matrices, Panel, ViewPart, paragraph
-from attnscope.views.scales import LogScale, Scale
+from attnscope.views.scales import WEIGHTS, LogScale
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
 
@@ -218,7 +218,7 @@ def _thumbnails(text: TextReport) -> Matrices:
     else:
         axes = word_axes(text, text.words)
     weights = [_weights(head) for head in text.heads]
-    scale = LogScale.of(np.stack(weights)) if _are_maps(text) else Scale(0.0, 1.0, False)
+    scale = LogScale.of(np.stack(weights)) if _are_maps(text) else WEIGHTS
     drawn = *axes, scale, Digits(2)
     titles = [ours(head_name(head)) for head in text.heads]
     panels = [Panel("weights", title, matrix, [], *drawn) for title, matrix in zip(titles, weights, strict=True)]

@@ -6,7 +6,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.heads import STAGES, HeadReport
 from attnscope.findings.run import TextReport
 from attnscope.views.axes import Axis, dim_axis, source_kind, token_axis, with_sink
-from attnscope.views.numbers import NOT_ALLOWED, Digits, digits_for, scale_text, small_cells, texts
+from attnscope.views.numbers import NO_WEIGHT, Digits, digits_for, scale_text, texts
 from attnscope.views.parts import Panel
 from attnscope.views.scales import scale_for
 from attnscope.views.settings import DisplaySettings
@@ -70,9 +70,13 @@ def matrix_panel(
         digits = weight_digits(matrix, max(settings.precision, 1), settings)  # 0 is not 0.3 without decimals
     else:
         digits = digits_for(matrix, settings.precision)
+    if stage == "weights" and (matrix == 0).any():
+        zeros = ours(f"; {NO_WEIGHT} is exactly zero")
+        caption = (*caption, *zeros)
+        pictured = None if pictured is None else (*pictured, *zeros)
     cells = texts(stage, matrix, masked, digits)
     drawn = matrix, cells, *axes, scale_for(name, matrix), digits, masked, caption, pictured or caption
-    return Panel(name, title, *drawn, small=small_cells(cells, digits))
+    return Panel(name, title, *drawn)
 
 
 def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: DisplaySettings, *, picture: bool) -> str:
@@ -85,19 +89,17 @@ def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: Displa
     if stage == "masked":
         source = "scaled" if "scaled" in head.stages else _scaled(head)
         allowed = not np.isneginf(head.stages[stage]).any()
-        return f"{mean}{source}; {'all allowed' if allowed else f'{NOT_ALLOWED} is not allowed'}"
+        return f"{mean}{source}; {'all allowed' if allowed else f'{NO_WEIGHT} is not allowed'}"
     masked = "; masked: no key is allowed" if head.fully_masked else ""
     if stage == "output":
         return f"{mean}weights · v{masked}"
     scope = "" if len(text.keys) == len(text.sources) else f" over all {len(text.sources)} keys"
-    zero = f"; {NOT_ALLOWED if picture else '0'} is exactly zero"
-    zeros = zero if (head.stages[stage] == 0).any() else ""
     sink = " (column +)" if picture else ""
     of = f"softmax of masked and the head's sink{sink}" if head.rows.sink is not None else "softmax of masked"
     with_its_sink = " with its sink" * (head.rows.sink is not None)
     whole = "100 %" if settings.percent else "1"
     row_sum = f"each row{with_its_sink} sums to {whole}"
-    return f"{mean}{of}{in_percent(settings)}; {row_sum}{scope}{zeros}{masked}"
+    return f"{mean}{of}{in_percent(settings)}; {row_sum}{scope}{masked}"
 
 
 def _scaled(head: HeadReport) -> str:

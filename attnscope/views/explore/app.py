@@ -30,6 +30,7 @@ from attnscope.views.explore.row import RowPanel
 from attnscope.views.explore.state import WalkState
 from attnscope.views.explore.text import TextPanel
 from attnscope.views.explore.worker import Job, Worker
+from attnscope.views.palette import surface_on
 from attnscope.views.spans import Span
 from attnscope.views.terminal.colours import count_colours
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
@@ -115,7 +116,10 @@ class WalkScreen(Screen[None], inherit_bindings=False):
 
 
 class ExploreApp(App[int], inherit_bindings=False):
-    """A walk in a terminal; `colours` is None for as many as the terminal has."""
+    """A walk in a terminal; `colours` is None for as many as the terminal has.
+
+    `background`: red, green and blue of the terminal.
+    """
 
     ENABLE_COMMAND_PALETTE = False
     CSS = PALETTE
@@ -128,11 +132,13 @@ class ExploreApp(App[int], inherit_bindings=False):
         actions: tuple[KeyAction, ...] = ACTIONS,
         begin: Begin | None = None,
         colours: int | None = None,
+        background: Sequence[int] = (0, 0, 0),
     ) -> None:
         super().__init__(ansi_color=True)
         self.state = WalkState(source, begin=begin)
         self.actions = actions
         self.colours = colours
+        self.background = background
         self.failure: BaseException | None = None
         self.watch_terminal: Callable[[], bool] | None = None
         self.spelling: Spelling = OptionName.in_python
@@ -171,7 +177,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         utf8 = (self.console.encoding or "utf-8").lower().replace("-", "").startswith("utf")
         if self.colours is None:
             self.colours = 0 if self.no_color else count_colours(self.console.color_system)
-        self.state.ink = Ink(self.colours, ascii=not utf8)
+        self.state.ink = Ink(self.colours, not utf8, surface_on(self.background))
         self.panes = {name: Pane(id=name) for name in ("title", "heads", "matrix", "row", "text", "footer")}
         self.push_screen(WalkScreen())
         if self.size.width < _FOOTED:
@@ -439,7 +445,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.state.error = "cutting takes the model, and a numbered layer and head"
             return
         sides = scene.tokens_of(spot.query), scene.tokens_of_key(self.state.key)
-        edge = "" if panel == "heads" else f": {'→'.join(map(spell_positions, sides))}"
+        edge = "" if panel == "heads" else f": {'←'.join(map(spell_positions, sides))}"
         self._act(Action("cut", WalkCut(f"L{layer}H{head}{edge}", bool(edge))))
         self.state.place = replace(self.state.place, predictions=True)
         if not self._wide and panel != "row":

@@ -10,7 +10,7 @@ from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Ink, Lin
 from attnscope.views.explore.matrix import cut, scroll
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
-from attnscope.views.scales import Scale
+from attnscope.views.scales import WEIGHTS, Scale
 from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
@@ -20,7 +20,6 @@ _TALLEST = 6
 # Lines above and below the heads.
 _ABOVE = 2
 _LEGEND = 4
-_WEIGHTS = Scale(0.0, 1.0, False)
 
 
 @dataclass
@@ -116,7 +115,7 @@ def _layer_lines(
 
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
     if head is None:
-        return [[Segment(state.ink.plain("·") * wide, DIM)]] * tall
+        return [[Segment(state.ink.plain("…") * wide, DIM)]] * tall
     return head.made((state.ink, wide, tall), lambda: _picture(state.ink, head, wide, tall))
 
 
@@ -130,7 +129,7 @@ def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) 
         return ("", DIM) if number is None else number.made(ink, lambda: _numbers(ink, number))[layer][head]
     index = -1 if roles is None else int(roles.main[layer, head])
     if roles is None or index < 0:
-        return ink.plain("·"), DIM
+        return "?", DIM
     return fit(roles.letters[index], width), ink.role(roles.colours[index], float(roles.strength[layer, head]))
 
 
@@ -173,7 +172,7 @@ def _picture(ink: Ink, head: WalkHead, wide: int, tall: int) -> list[Line]:
     cells = thumbnail(head, tall * per_line, wide)
     shades = np.full((tall * per_line + 1, wide), NONE)
     if cells is not None:
-        shades[: cells.shape[0], : cells.shape[1]] = steps(np.where(cells < 0, np.nan, cells), _WEIGHTS)
+        shades[: cells.shape[0], : cells.shape[1]] = steps(np.where(cells < 0, np.nan, cells), WEIGHTS)
     lines: list[Line] = []
     for above, below in zip(shades[:-1:per_line].tolist(), shades[1::per_line].tolist(), strict=True):
         if per_line == 2:
@@ -200,7 +199,7 @@ def _of_display(scene: Scene, display: str) -> HeadNumber | None:
 def _numbers(ink: Ink, number: HeadNumber) -> list[list[tuple[str, Style]]]:
     """Return how the number of every head is written, and its colour."""
     finite = number.values[np.isfinite(number.values)]
-    scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else Scale(0.0, 1.0, False)
+    scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else WEIGHTS
     digits = digits_for(number.values, 2)
     written = []
     for values, row in zip(number.values.tolist(), steps(number.values, scale).tolist(), strict=True):

@@ -10,11 +10,13 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnscope.findings.arrays import Matrix
-from attnscope.views.scales import LogScale, Scale
+from attnscope.views.numbers import NO_WEIGHT
+from attnscope.views.palette import Surface, surface_on
+from attnscope.views.scales import SHAPES, LogScale, Scale
 from attnscope.views.spans import Origin, Span
 from attnscope.views.spelling import spell
 from attnscope.views.terminal.bars import bar_text
-from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, role_style
+from attnscope.views.terminal.colours import SHADES, bar_style, cell_shade, ramp_style, role_style
 from attnscope.views.terminal.screen import STYLES
 
 # Number of steps of a ramp.
@@ -33,6 +35,7 @@ LABEL = Style(bold=True, underline=True)
 CURSOR = Style(bold=True, reverse=True)
 # The underline of the whole of a bar that is not full yet.
 BAR = Style(underline=True)
+BLACK = surface_on((0, 0, 0))
 _looks = {look: Style.parse(style) for look, style in STYLES.items()}
 
 
@@ -42,6 +45,7 @@ class Ink:
 
     colours: int = 1 << 24  # how many colours it has: 0, 16, 256 or 16,777,216
     ascii: bool = False  # its encoding knows ASCII only
+    surface: Surface = BLACK  # the colours of numbers on its background
 
     def name(self, span: Span) -> str:
         """Spell some text as its origin asks; of a very long one, only the start."""
@@ -58,25 +62,32 @@ class Ink:
     @property
     def shades(self) -> str:
         """Shades from weak to strong, for a terminal without colours."""
-        return " .:*#" if self.ascii else SHADES
+        return " ,:*#" if self.ascii else SHADES
 
     def cell(self, step: int, *, signed: bool) -> Style:
         """Return the colour of a step of a ramp."""
-        return _cell(step, signed, self.colours)
+        return _cell(step, signed, self.colours, self.surface)
 
     def half(self, above: int, below: int, *, signed: bool) -> tuple[str, Style]:
         """Return a character that shows two cells, one above the other."""
-        return _half(above, below, signed, self.colours)
+        if above == below == FORBIDDEN:
+            return NO_WEIGHT, DIM
+        return _half(above, below, signed, self.colours, self.surface)
 
     def shade(self, step: int, *, signed: bool) -> str:
         """Return two characters for a step, for a terminal without colours."""
         if step < 0:
-            return "· " if step == FORBIDDEN else "  "
+            return f"{NO_WEIGHT} " if step == FORBIDDEN else "  "
         return cell_shade(step / _STEPS, signed, self.shades, minus="-")
 
     def role(self, colour: str, strength: float) -> Style:
         """Return the colour of a role."""
-        return role_style(colour, strength, self.colours) if self.colours else PLAIN
+        return role_style(colour, strength, self.colours, self.surface) if self.colours else PLAIN
+
+    @property
+    def bar(self) -> Style:
+        """The style of bars."""
+        return bar_style(self.colours, self.surface) if self.colours else PLAIN
 
 
 @lru_cache(maxsize=1 << 16)
@@ -86,17 +97,19 @@ def _spelled(text: str, origin: Origin, ascii: bool) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _cell(step: int, signed: bool, colours: int) -> Style:
-    return PLAIN if step < 0 or not colours else ramp_style(step / _STEPS, signed, colours)
+def _cell(step: int, signed: bool, colours: int, surface: Surface) -> Style:
+    return PLAIN if step < 0 or not colours else ramp_style(step / _STEPS, signed, colours, surface)
 
 
 @lru_cache(maxsize=16384)
-def _half(above: int, below: int, signed: bool, colours: int) -> tuple[str, Style]:
-    top, bottom = (None if step < 0 else _cell(step, signed, colours).bgcolor for step in (above, below))
+def _half(above: int, below: int, signed: bool, colours: int, surface: Surface) -> tuple[str, Style]:
+    top, bottom = (None if step < 0 else _cell(step, signed, colours, surface).bgcolor for step in (above, below))
     if top is None and bottom is None:
         return " ", PLAIN
     if top is None:
         return "▄", Style(color=bottom)
+    if bottom is None:
+        return "▀", Style(color=top)
     return "▀", Style(color=top, bgcolor=bottom)
 
 
@@ -109,12 +122,23 @@ def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
             place = np.log(np.maximum(values, scale.low) / scale.low) / span if span else np.ones_like(values)
         elif scale.high <= scale.low:
             place = np.full(values.shape, 0.5 if scale.signed else 0.0)
+        elif scale.signed:
+            shares = np.clip(np.abs(np.where(known, values, 0)) / scale.high, 0, 1)
+            place = (1 + np.copysign(_shaped(shares, scale), values)) / 2
         else:
-            place = (values - scale.low) / (scale.high - scale.low)
+            place = _shaped(np.clip((np.where(known, values, 0) - scale.low) / (scale.high - scale.low), 0, 1), scale)
         ramp_steps: np.ndarray = np.rint(np.clip(np.where(known, place, 0.0), 0, 1) * _STEPS).astype(np.int16)
     ramp_steps[~known] = NONE
     ramp_steps[np.isneginf(values)] = FORBIDDEN
     return ramp_steps
+
+
+def _shaped(shares: np.ndarray, scale: Scale) -> np.ndarray:
+    """Return places on a ramp of shares of the largest number."""
+    # Almost all scales are one of these; others take a call for each number.
+    known = {"linear": np.positive, "sqrt": np.sqrt}
+    shaped: np.ndarray = known.get(scale.shape, np.vectorize(SHAPES[scale.shape], otypes=[float]))(shares)
+    return shaped
 
 
 def fit(text: str, width: int, *, right: bool = False) -> str:

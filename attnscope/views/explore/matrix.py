@@ -11,8 +11,9 @@ from rich.style import Style
 from attnscope.views.axes import Axis
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, FORBIDDEN, NONE, PLAIN, Ink, Line, fit, joined, steps
 from attnscope.views.explore.state import WalkState
-from attnscope.views.numbers import Digits, cell_text, digits_for, scale_text
+from attnscope.views.numbers import NO_WEIGHT, Digits, cell_text, digits_for, scale_text
 from attnscope.views.scales import LogScale
+from attnscope.views.terminal.colours import ramp_pieces
 from attnscope.views.walk.cell import later_steps
 from attnscope.views.walk.place import OUTPUT, Action
 from attnscope.views.walk.scene import DIFFERENCE, Scene
@@ -30,7 +31,7 @@ _BELOW = 1
 _STAGE_MEANINGS = {
     "scores": "q·k",
     "scaled": "scores × scale",
-    "masked": "scaled; · not allowed",
+    "masked": f"scaled; {NO_WEIGHT} is not allowed",
     "weights": "softmax of masked",
     "output": "weights · v, by dimension",
     DIFFERENCE: "this head − the pinned one",
@@ -42,7 +43,6 @@ _KINDS = {
     "missing": "not there",
     "exact": "",
 }
-_MARK = {16: "bright_magenta", 256: "#ff00ff", 1 << 24: "#ff00ff"}
 
 
 @dataclass
@@ -268,6 +268,8 @@ def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> lis
     ink = state.ink
     signed = state.drawn_stage != "weights"
     shades = steps(shown.values, state.scale(shown.kind))
+    if state.drawn_stage == "weights" and shown.kind == "exact" and scene.rounded is None:
+        shades[shown.values == 0] = FORBIDDEN
     cursor = state.place.spot.query // layout.zoom - layout.rows.start
     lines: list[Line] = []
     for first in range(0, len(layout.rows), layout.rows_per_line):
@@ -298,7 +300,7 @@ def _texts(state: WalkState, scene: Scene, shown: Window, row: np.ndarray, n: in
     if layout.mode == "shades":
         return [ink.shade(step, signed=stage != "weights")[: layout.cell] for step in row.tolist()]
     if not layout.numbers:
-        return [fit("·" if step == FORBIDDEN else "", layout.cell) for step in row.tolist()]
+        return [(NO_WEIGHT if step == FORBIDDEN else "").center(layout.cell) for step in row.tolist()]
     digits, _ = state.written(_digits_of)
     masked = head is not None and layout.rows[n] in head.masked_rows
     texts = []
@@ -306,7 +308,7 @@ def _texts(state: WalkState, scene: Scene, shown: Window, row: np.ndarray, n: in
         if np.isnan(value) and not masked:
             text = ""
         elif np.isneginf(value):
-            text = "·"
+            text = NO_WEIGHT
         elif value == 0 and scene.rounded is not None:
             # A rounded zero is zero as far as is known.
             text = digits.text(value)
@@ -331,9 +333,9 @@ def _cells(ink: Ink, texts: Sequence[str], row: list[int], signed: bool, here: i
 def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: int, *, lower: bool) -> Line:
     pieces = [ink.half(a, b, signed=signed) for a, b in zip(above.tolist(), below.tolist(), strict=True)]
     if here >= 0:
-        mark = _MARK.get(ink.colours, "#ff00ff")
+        # The cursor is ink: in its half the colour of text, which no ramp has.
         other = ink.cell(int(above[here] if lower else below[here]), signed=signed).bgcolor
-        pieces[here] = ("▄" if lower else "▀", Style(color=mark, bgcolor=other))
+        pieces[here] = ("▄" if lower else "▀", Style(color="default", bgcolor=other))
     return joined(pieces)
 
 
@@ -349,11 +351,11 @@ def _legend(state: WalkState, shown: Window, width: int) -> Line:
     cells = np.array([scale.low, scale.high], dtype=np.float32)
     digits = digits_for(cells, 2)
     low = f"{scale.low:.1e}" if isinstance(scale, LogScale) else digits.text(scale.low)
-    count = max(4, min(16, width // 4))
-    line: Line = [Segment(" " * 2), Segment(ink.plain(low) + " ", DIM)]
-    for n in range(count):
-        step = round(64 * n / (count - 1))
-        text = " " if ink.colours else ink.shade(step, signed=signed)[1]
-        line.append(Segment(text, ink.cell(step, signed=signed)))
-    line.append(Segment(" " + ink.plain(digits.text(scale.high)), DIM))
+    ends = ink.plain(low), ink.plain(digits.text(scale.high))
+    if ink.colours:
+        line = [Segment("  "), *joined(ramp_pieces(scale, *ends, ink.colours, ink.surface))]
+    else:
+        count = max(4, min(16, width // 4))
+        shades = "".join(ink.shade(round(64 * n / (count - 1)), signed=signed)[1] for n in range(count))
+        line = [Segment(f"  {ends[0]} {shades} {ends[1]}", DIM)]
     return cut(line, width)

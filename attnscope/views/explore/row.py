@@ -165,7 +165,7 @@ def _source(source: SourceLine, state: WalkState, width: int) -> Line:
         Segment(ink.plain("← "), DIM),
         Segment(fit(source.label, name - 1), style),
         Segment(" "),
-        Segment(fit(bar(source.weight, max(0, wide), ascii=ink.ascii), wide), state.ink.style("good")),
+        Segment(fit(bar(source.weight, max(0, wide), ascii=ink.ascii), wide), ink.bar),
         Segment(ink.plain(numbers)),
     ]
 
@@ -248,7 +248,7 @@ def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
         shown = fit(bar(share, wide, ascii=ink.ascii), wide)
         lines.append([
             Segment("  " + fit(ink.name(token), name)),
-            Segment(shown, ink.style("good")),
+            Segment(shown, ink.bar),
             Segment(ink.plain(numbers)),
         ])  # fmt: skip
     if forecast.note:

@@ -10,7 +10,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.views.axes import Axis, dim_axis
 from attnscope.views.explore.ink import LABEL, TITLE, Ink
 from attnscope.views.numbers import Digits
-from attnscope.views.scales import LogScale, Scale, scale_for
+from attnscope.views.scales import WEIGHTS, LogScale, Scale, scale_for
 from attnscope.views.walk.cell import difference, strongest_key
 from attnscope.views.walk.place import OUTPUT, Action, Begin, Bounds, Place, Spot, apply, fit
 from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
@@ -265,17 +265,18 @@ class WalkState:
         head = self.drawn
         stage = self.drawn_stage
         if head is None:
-            return Scale(0.0, 1.0, False)
+            return WEIGHTS
         return head.made(("scale", stage, kind == "map"), lambda: self._scale(head, stage, kind))
 
     def _scale(self, head: WalkHead, stage: str, kind: str) -> Scale | LogScale:
         if kind == "map" and head.map is not None:
             return LogScale.of(head.map.weights)
         if stage in head.stages:
-            return scale_for(stage, head.stages[stage])
+            difference = stage == DIFFERENCE and self.place.stage != "weights"
+            return scale_for(self.place.stage if difference else stage, head.stages[stage])
         if head.sources is not None:
             return scale_for(stage, head.sources.measures["weight"])
-        return Scale(0.0, 1.0, False)
+        return WEIGHTS
 
     def wants(self) -> list[tuple[Variant, Spot]]:
         """Return the heads that the screen shows cells of: that of the place, and the pinned one."""
@@ -305,6 +306,9 @@ def _on_axis(axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence
     if wanted is None:
         return None
     name = "query" if axis.kind == "query" else "key"
+    labels = [f"{axis.number(n)} {span.text}" for n, span in enumerate(axis.names)]
+    if wanted.strip() in labels:
+        return labels.index(wanted.strip())
     number = wanted.partition(":")[0]
     if number.lstrip("-").isdigit():
         position = int(number) + (axis.total if number.startswith("-") else 0)

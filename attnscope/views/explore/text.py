@@ -9,13 +9,11 @@ from rich.style import Style
 
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, TITLE, Line, fit, joined, steps
 from attnscope.views.explore.state import WalkState
-from attnscope.views.scales import Scale
+from attnscope.views.scales import WEIGHTS
 from attnscope.views.spans import Span
 from attnscope.views.walk.cell import listed_weights
 from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import Scene
-
-_WEIGHTS = Scale(0.0, 1.0, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class TextPanel:
             shares = np.nan_to_num(row)
         elif head is not None and (listed := listed_weights(scene, head, query)):
             shares[list(listed)] = list(listed.values())
-        shades = steps(shares[None], _WEIGHTS)[0].tolist()
+        shades = steps(shares[None], WEIGHTS)[0].tolist()
         drawn = []
         for y, line in enumerate(lines[first : first + height]):
             at = 0

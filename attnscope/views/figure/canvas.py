@@ -10,7 +10,7 @@ from typing import NamedTuple
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
-from attnscope.views.figure.colours import NO_VALUE, stops
+from attnscope.views.figure.colours import BACKGROUND, HATCH, stops
 from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans
 from attnscope.views.spelling import spell
 
@@ -50,8 +50,9 @@ _LETTERS |= dict.fromkeys("→←↓↑×÷−±≤", 0.84) | dict.fromkeys("…
 _OTHER = 0.66
 _EAST_ASIAN = 1.0
 _BOLDER = 1.1
-# Names of the gradients of weights and of signed numbers.
+# Names of the gradients of weights and of signed numbers, and of lines over cells without a weight.
 RAMPS = "attnscope-weights", "attnscope-signed"
+_HATCHED = "attnscope-hatched"
 
 
 def text_width(text: str, size: float = SIZE) -> float:
@@ -190,11 +191,11 @@ class Canvas:
     def cells(
         self, x: float, y: float, size: tuple[float, float], colours: Sequence[Sequence[str | None]], *, apart: bool
     ) -> None:
-        """Draw cells of colour, by row and column; None for a value that has none.
+        """Draw cells of colour, by row and column; None for one that is hatched.
 
         `apart`: each is a separate rectangle, which is easy to edit; otherwise cells of one colour are one path.
         """
-        filled = [[colour or NO_VALUE for colour in row] for row in colours]
+        filled = [[colour or BACKGROUND for colour in row] for row in colours]
         if not filled or not filled[0]:
             return
         place = f'transform="translate({_n(x)} {_n(y)}) scale({_exact(size[0])} {_exact(size[1])})"'
@@ -207,6 +208,15 @@ class Canvas:
         else:
             inside = _runs(filled)
         self.put(f'<g {place} shape-rendering="crispEdges">{inside}</g>')
+        hatched = _edges([[colour is None for colour in row] for row in colours])
+        if hatched:
+            # Lines are as far apart in cells of any size.
+            across, down = size
+            runs = (
+                f"M{_n(x + a * across)} {_n(y + row * down)}h{_n((b - a) * across)}v{_n(down)}h{_n((a - b) * across)}z"
+                for row, a, b in hatched
+            )
+            self.put(f'<path fill="url(#{_HATCHED})" d="{"".join(runs)}"/>')
         self.reach(x + len(filled[0]) * size[0])
 
     def frame(self, x: float, y: float, width: float, height: float, fill: str = "none") -> None:
@@ -230,7 +240,9 @@ class Canvas:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}">'
-            f'<defs>{ramps}</defs><rect width="{width}" height="{height}" fill="#ffffff"/>'
+            f'<defs>{ramps}<pattern id="{_HATCHED}" width="4" height="4" patternUnits="userSpaceOnUse" '
+            f'patternTransform="rotate(45)"><path d="M2 0v4" stroke="{HATCH}" stroke-width="0.7"/></pattern></defs>'
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
             f'<g font-family="{fonts}" font-size="{_n(SMALL)}" fill="#000000" xml:space="preserve">\n'
             + "\n".join(_grouped(self._drawn))
             + "\n</g></svg>\n"
@@ -289,6 +301,18 @@ def _runs(filled: Sequence[Sequence[str]]) -> str:
             x += length
     below = f'<rect width="{len(filled[0])}" height="{len(filled)}" fill="{common}"/>'
     return below + "".join(f'<path fill="{colour}" d="{"".join(runs)}"/>' for colour, runs in paths.items())
+
+
+def _edges(marked: Sequence[Sequence[bool]]) -> list[tuple[int, int, int]]:
+    """Return the row, start and end of every run of marked cells."""
+    runs = []
+    for y, row in enumerate(marked):
+        x = 0
+        for is_marked, cells in groupby(row):
+            length = len(list(cells))
+            runs += [(y, x, x + length)] if is_marked else []
+            x += length
+    return runs
 
 
 def _n(value: float) -> str:

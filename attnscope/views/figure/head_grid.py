@@ -8,6 +8,7 @@ from attnscope.views.figure.colours import ramp_colour
 from attnscope.views.figure.labels import draw_legend, draw_names, names_of, rows_width
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.parts import Panel
+from attnscope.views.scales import WEIGHTS
 
 # Size of a cell beside a name that can be read, and largest size.
 _NAMED_CELL = 6.0
@@ -45,9 +46,8 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tupl
         top = named + row * (cell * n_rows + SIZE + GAP)
         canvas.text(x, top + SIZE, tuple(replace(span, look="bold") for span in panel.title))
         y = top + SIZE + 4
-        # Exactly 0, and NaN, have no colour.
         colours = [
-            [ramp_colour(min(1.0, weight), signed=False) if weight > 0 else None for weight in line]
+            [ramp_colour(WEIGHTS.place(weight) or 0.0, signed=False) if weight > 0 else None for weight in line]
             for line in panel.matrix.tolist()
         ]
         canvas.cells(x, y, (cell, cell), colours, apart=False)
@@ -57,5 +57,5 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tupl
         canvas.y = max(canvas.y, y + cell * n_rows)
     zero = any((panel.matrix == 0).any() for panel in panels)
     description = "weights: queries are rows, keys are columns"
-    draw_legend(canvas, "0", "1", f"{description}{'; grey: exactly zero' if zero else ''}")
+    draw_legend(canvas, WEIGHTS, "0", "1", f"{description}{'; hatched: exactly zero' if zero else ''}")
     return True

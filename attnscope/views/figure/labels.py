@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import MARGIN, RAMPS, SMALL, Canvas, plain, text_width
 from attnscope.views.parts import Panel
+from attnscope.views.scales import TICKS, WEIGHTS, LogScale, Scale
 from attnscope.views.spans import ours
 
 # Largest width of a label; longer ones are shortened.
 LONGEST = 90.0
 # Units of a scale.
-BAR = 70.0
+BAR = 110.0
 
 
 def names_of(axis: Axis) -> list[str]:
@@ -49,17 +50,23 @@ def draw_names(canvas: Canvas, x: float, y: float, step: float, names: Sequence[
         canvas.text(*place, ours(names[n]), size=size, turned=turned, anchor="" if turned else "end")
 
 
-def draw_bar(canvas: Canvas, x: float, y: float, low: str, high: str, *, signed: bool) -> None:
-    """Draw the scale of a ramp between the numbers at its ends."""
+def draw_scale(canvas: Canvas, x: float, y: float, scale: Scale | LogScale, low: str, high: str) -> float:
+    """Draw a ramp between the numbers at its ends, or over the weights that every scale names; return its height."""
+    if scale == WEIGHTS:
+        canvas.frame(x, y, BAR, 8, f"url(#{RAMPS[0]})")
+        for tick in TICKS:
+            at = x + BAR * (WEIGHTS.place(tick) or 0.0)
+            canvas.text(at, y + 8 + SMALL, ours(f"{tick:g}".replace("0.", ".")), size=SMALL, anchor="middle")
+        return 9 + SMALL
     start = x + text_width(low, SMALL) + 4
     canvas.text(x, y + 7.5, ours(low), size=SMALL)
-    canvas.frame(start, y, BAR, 8, f"url(#{RAMPS[signed]})")
+    canvas.frame(start, y, BAR, 8, f"url(#{RAMPS[scale.signed]})")
     canvas.text(start + BAR + 4, y + 7.5, ours(high), size=SMALL)
+    return 8
 
 
-def draw_legend(canvas: Canvas, low: str, high: str, description: str) -> None:
-    """Draw a scale from 0 on, with a description, below the drawing."""
+def draw_legend(canvas: Canvas, scale: Scale | LogScale, low: str, high: str, description: str) -> None:
+    """Draw a scale with a description below the drawing."""
     canvas.y += 4
-    draw_bar(canvas, MARGIN, canvas.y, low, high, signed=False)
-    canvas.y += 10
+    canvas.y += 2 + draw_scale(canvas, MARGIN, canvas.y, scale, low, high)
     canvas.paragraph(ours(description, "dim"), size=SMALL)

@@ -12,15 +12,15 @@ from attnscope.views.figure.labels import (
     BAR,
     LONGEST,
     cut_name,
-    draw_bar,
     draw_legend,
     draw_names,
+    draw_scale,
     label_size,
     names_of,
     rows_width,
 )
 from attnscope.views.head_layout import lay_out_heads
-from attnscope.views.numbers import MASKED, NOT_ALLOWED
+from attnscope.views.numbers import MASKED, NO_WEIGHT
 from attnscope.views.parts import SHARES, Matrices, Panel, WeightMap
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
 from attnscope.views.spans import Span, Spans, ours
@@ -164,9 +164,9 @@ def _colours(stage: Panel) -> list[list[str | None]]:
     colours = [[_colour(stage.scale, value) for value in row] for row in stage.matrix.tolist()]
     if stage.name in ("weights", "output"):
         colours = [[None] * len(row) if stage.masked_rows[r] else row for r, row in enumerate(colours)]
-    if stage.name == "weights":
-        for r, c in np.argwhere(stage.matrix == 0):
-            colours[r][c] = None
+    for r, row in enumerate(stage.texts):
+        for c, text in enumerate(row):
+            colours[r][c] = None if text.strip() == NO_WEIGHT else colours[r][c]
     return colours
 
 
@@ -181,11 +181,9 @@ def _colour(scale: Scale | LogScale, value: float, steps: int = 0) -> str | None
 def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
     low = stage.digits.text(stage.scale.low)
     high = stage.digits.text(stage.scale.high)
-    draw_bar(canvas, x, y, low, high, signed=stage.scale.signed)
-    y += 8
-    # cells that have a mark on a terminal are grey here
-    spans = [(span.text.replace(f"; {NOT_ALLOWED} ", "; grey "), span.origin) for span in stage.arithmetic_of_picture]
-    spans += [(f"; {stage.small}", "ours")] if stage.small and _numbered(stage) else []
+    y += draw_scale(canvas, x, y, stage.scale, low, high)
+    # cells that have a mark on a terminal are hatched here
+    spans = [(span.text.replace(f"; {NO_WEIGHT} ", "; hatched "), span.origin) for span in stage.arithmetic_of_picture]
     description = tuple(Span(text, "dim", origin) for text, origin in spans)
     # A description that equals the title is left out.
     for line in wrap(description, width, SMALL) if plain(description) != stage.name else []:
@@ -221,9 +219,9 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
     ends = (f"{scale.low:.2g}", f"{scale.high:.2g}") if logarithmic else ("0", "1")
-    description = "weights, logarithmic; grey: exactly zero" if logarithmic else "weights"
+    description = "weights, logarithmic; hatched: exactly zero" if logarithmic else "weights"
     cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
-    draw_legend(canvas, *ends, f"{description}: queries are rows, keys are columns{cell}")
+    draw_legend(canvas, scale, *ends, f"{description}: queries are rows, keys are columns{cell}")
 
 
 def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
@@ -247,9 +245,9 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     canvas.y = y + cell * n_rows
     none = int(np.isnan(pooled.weights).all(axis=1).sum())
     description = "logarithmic; queries are rows"
-    description += "; grey: exactly zero" if (pooled.weights == 0).any() else ""
-    description += f"; grey rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
-    draw_legend(canvas, *scale.ends(pooled.weights), description)
+    description += "; hatched: exactly zero" if (pooled.weights == 0).any() else ""
+    description += f"; hatched rows: {none} of {n_rows}, whose queries are fully masked" if none else ""
+    draw_legend(canvas, scale, *scale.ends(pooled.weights), description)
 
 
 def _draw_heads(canvas: Canvas, panel: Panel) -> None:
@@ -281,5 +279,4 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
     if panel.colours is None:
         low = panel.digits.text(panel.scale.low)
         high = panel.digits.text(panel.scale.high)
-        draw_bar(canvas, MARGIN, canvas.y + 4, low, high, signed=panel.scale.signed)
-        canvas.y += 16
+        canvas.y += 8 + draw_scale(canvas, MARGIN, canvas.y + 4, panel.scale, low, high)

@@ -114,7 +114,12 @@ def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
         "names": None if panel.names is None else [list(row) for row in panel.names],
         "rows": _axis(panel.rows),
         "columns": _axis(panel.columns),
-        "scale": {"low": panel.scale.low, "high": panel.scale.high, "signed": panel.scale.signed},
+        "scale": {
+            "low": panel.scale.low,
+            "high": panel.scale.high,
+            "signed": panel.scale.signed,
+            "shape": panel.scale.shape,
+        },
         "digits": {"decimals": panel.digits.decimals, "scientific": panel.digits.scientific},
         "masked": [n for n, masked in enumerate(panel.masked_rows) if masked],
         "maskedWord": MASKED,

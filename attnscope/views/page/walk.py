@@ -30,7 +30,7 @@ _SUMMARY = ("entropy", "first", "special", "self", "other", "distance", "sink")
 _STAGES = {
     "scores": "q·k, before scaling",
     "scaled": "scores × scale",
-    "masked": "scaled; · is not allowed",
+    "masked": "scaled; hatched is not allowed",
     "weights": "softmax of masked; a row sums to 1",
     "map": "map of weights between runs of tokens",
 }

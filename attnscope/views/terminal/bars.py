@@ -115,7 +115,7 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: 
         for bar_row in row or ():
             cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(bar_row.index, labelled.source))]
             if bar:
-                cells.append(Text(f" {bar_text(bar_row.length, bar)}", "cyan"))
+                cells.append(Text(f" {bar_text(bar_row.length, bar)}", screen.bar))
             cells += [Text(number) for number in bar_row.numbers]
             last = Text()
             if bar_row.remark is not None:
@@ -176,7 +176,7 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> 
             numbers = " ".join(bar.numbers[m] for m in shown)
             mark = f" {bar.remark[0]}" if bar.remark else ""
             name = sources.label(bar.index, cells)
-            items.append(Text.assemble(("← ", "dim"), name, (f" {numbers}", "cyan"), (mark, "yellow")))
+            items.append(Text.assemble(("← ", "dim"), name, (f" {numbers}", screen.bar), (mark, "yellow")))
         if absence := _other(row, unlisted).strip():
             items.append(Text(f"{absence}: {unlisted[1]}" if unlisted else absence, "dim"))
         table.add_row(labelled.queried(q), flow(items, screen.width - label, "  "))

@@ -1,31 +1,27 @@
-"""Colour ramps that read the same on dark and light terminals.
+"""The colours of numbers on a terminal: those of `views/palette`, on its own background, in the colours it has.
 
-Every coloured cell has its own background and a contrasting foreground, so that it does not depend on the terminal's
-colours. In both ramps brighter means stronger: viridis (van der Walt and Smith, 2015) for weights, and blue to dark to
-orange, centred at 0, for signed values; both are safe for colour-blind readers.
+Zero has no colour of its own, so that it is the background. Every other cell has a foreground that can be read on it.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
-from rich.color import Color
+from rich.color import Color, ColorSystem
 from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.numbers import MINUS
-from attnscope.views.scales import faded, needs_black, on_ramp
+from attnscope.views.palette import Surface
+from attnscope.views.scales import TICKS, WEIGHTS, LogScale, Scale, faded, luminance, needs_black
 
 _STEPS = 64
-_SEQUENTIAL = "440154 482878 3e4989 31688e 26828e 1f9e89 35b779 6ece58 b5de2b fde725"
-_DIVERGING = "a6d5ff 4f9bea 2c62ac 24406b 23262e 6b3c1e ac5a1d e88a35 ffd09a"
-# of the colours that terminals of 256 have, those nearest to the ramps whose brightness rises from step to step
-_SEQUENTIAL_256 = (17, 54, 24, 30, 36, 77, 148, 220)
-_DIVERGING_256 = (153, 75, 26, 18, 234, 52, 130, 208, 222)
-_SEQUENTIAL_16 = "black blue cyan yellow bright_yellow"
-_DIVERGING_16 = "bright_cyan cyan blue black red yellow bright_yellow"
-_DARK_16 = ("black", "blue", "red")
-# A weak role's colour fades to this one.
-_DARK = (34, 34, 34)
+# Of terminals with 16 colours, on a dark and on a light background, from zero on.
+_MORE_16 = {False: " blue bright_blue bright_cyan bright_white", True: " bright_cyan cyan bright_blue blue"}
+_LESS_16 = {False: " red bright_red yellow bright_yellow", True: " bright_yellow yellow bright_red red"}
+_DARK_16 = ("blue", "red")
+# The least share of a role's colour.
+_FAINT = 0.25
 SHADES = " ░▒▓█"
 # Cells of a legend's ramp.
 _LEGEND = 16
@@ -41,46 +37,102 @@ def shade(place: float, shades: str = SHADES) -> str:
     return shades[max(0, min(len(shades) - 1, int(place * len(shades))))]
 
 
-def ramp_style(place: float, signed: bool, colours: int) -> Style:
+def ramp_style(place: float, signed: bool, colours: int, surface: Surface) -> Style:
     """Return the style at a place from 0 to 1 of a ramp, for a console with `colours` colours."""
-    return _style(round(min(1.0, max(0.0, place)) * _STEPS), signed, min(colours, 257))
+    step = round(min(1.0, max(0.0, place)) * _STEPS)
+    return _style(step, signed, min(colours, 257), surface)
 
 
 @lru_cache(maxsize=6 * _STEPS)
-def _style(step: int, signed: bool, colours: int) -> Style:
-    if 16 < colours <= 256:
-        numbers = _DIVERGING_256 if signed else _SEQUENTIAL_256
-        colour = Color.from_ansi(numbers[min(len(numbers) - 1, step * len(numbers) // _STEPS)])
-        return Style(bgcolor=colour, color=_on(colour.get_truecolor()).color)
-    if colours <= 16:
-        names = (_DIVERGING_16 if signed else _SEQUENTIAL_16).split()
-        name = names[min(len(names) - 1, step * len(names) // _STEPS)]
-        return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
-    return _on(on_ramp(_DIVERGING if signed else _SEQUENTIAL, step / _STEPS))
+def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
+    if step == (_STEPS // 2 if signed else 0):
+        return Style()
+    if colours > 256:
+        return _on(surface.colour(step / _STEPS, signed=signed))
+    size = abs(2 * step / _STEPS - 1) if signed else step / _STEPS
+    more = not signed or 2 * step > _STEPS
+    if colours > 16:
+        numbers = _indexed(surface, more=more)
+        number = numbers[min(len(numbers) - 1, int(size * len(numbers)))]
+        return Style() if number is None else _with(Color.from_ansi(number))
+    light = needs_black(bytes.fromhex(surface.background))
+    names = (_MORE_16 if more else _LESS_16)[light].split(" ")
+    name = names[min(len(names) - 1, int(size * len(names)))]
+    return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black") if name else Style()
 
 
-def ramp_text(low: str, high: str, signed: bool, colours: int) -> Text:
-    """Draw a ramp between the numbers at its ends."""
-    ramp = Text(f"{low} ")
-    for i in range(_LEGEND):
-        ramp.append(" ", ramp_style(i / (_LEGEND - 1), signed, colours))
-    return ramp.append(f" {high}")
+@lru_cache(maxsize=8)
+def _indexed(surface: Surface, *, more: bool) -> list[int | None]:
+    """Return the colours of a terminal of 256 that are nearest to a ramp, each beyond the one before; None for zero."""
+    numbers: list[int | None] = [None]
+    start = luminance(bytes.fromhex(surface.background))
+    rising = luminance(surface.colour(1.0 if more else 0.0, signed=True)) > start
+    last = start
+    for step in range(1, _STEPS + 1):
+        place = (1 + step / _STEPS) / 2 if more else (1 - step / _STEPS) / 2
+        colour = Color.from_rgb(*surface.colour(place, signed=True)).downgrade(ColorSystem.EIGHT_BIT)
+        light = luminance(colour.get_truecolor())
+        # The cube has few dark colours: a grey would be no step of the ramp.
+        if colour.number is not None and colour.number < 232 and (light > last if rising else light < last):
+            numbers.append(colour.number)
+            last = light
+    return numbers
 
 
-def role_style(colour: str, strength: float, colours: int) -> Style:
-    """Return a role's colour, `#rrggbb`, the stronger the brighter: from 0 to 1."""
+def ramp_pieces(
+    scale: Scale | LogScale, low: str, high: str, colours: int, surface: Surface
+) -> list[tuple[str, Style]]:
+    """Return the ramp of a scale: between the numbers at its ends, or with the weights that every legend names."""
+    ticks = [(0.0, low), (1.0, high)]
+    if scale == WEIGHTS:
+        ticks = [(WEIGHTS.place(tick) or 0.0, tick_text(tick)) for tick in TICKS]
+    pieces = [(f"{ticks[0][1]} ", Style())]
+    for (start, _), (end, name) in pairwise(ticks):
+        cells = max(1, round((end - start) * _LEGEND))
+        for i in range(cells):
+            # A scale with ends alone is drawn from one to the other.
+            place = start + (end - start) * (i / max(1, cells - 1) if len(ticks) == 2 else (i + 0.5) / cells)
+            pieces.append((" ", ramp_style(place, scale.signed, colours, surface)))
+        pieces.append((f" {name}{' ' * (end < 1)}", Style()))
+    return pieces
+
+
+def ramp_text(scale: Scale | LogScale, low: str, high: str, colours: int, surface: Surface) -> Text:
+    """Draw the ramp of a scale; see ramp_pieces."""
+    return Text.assemble(*ramp_pieces(scale, low, high, colours, surface))
+
+
+def tick_text(weight: float) -> str:
+    """Write a weight of a legend: `.01`."""
+    return f"{weight:g}".replace("0.", ".")
+
+
+def role_style(colour: str, strength: float, colours: int, surface: Surface) -> Style:
+    """Return a role's colour, `#rrggbb`, the stronger the fuller: from 0 to 1."""
     if colours <= 16:
         return Style(color=Color.parse(colour), bold=True)
-    return _on(faded(colour, _DARK, min(1.0, max(0.0, strength))))
+    share = _FAINT + (1 - _FAINT) * min(1.0, max(0.0, strength))
+    return _on(faded(colour, bytes.fromhex(surface.background), share))
+
+
+def bar_style(colours: int, surface: Surface) -> Style:
+    """Return the style of bars beside numbers: three quarters of what a full cell has."""
+    colour = ramp_style(0.75, False, colours, surface).bgcolor if colours else None
+    return Style(color=colour)
 
 
 def _on(rgb: Sequence[int]) -> Style:
     """Return a background with black or white on it."""
-    return Style(bgcolor=Color.from_rgb(*rgb), color=Color.from_rgb(*[0 if needs_black(rgb) else 255] * 3))
+    return _with(Color.from_rgb(*rgb))
+
+
+def _with(colour: Color) -> Style:
+    letters = 0 if needs_black(colour.get_truecolor()) else 255
+    return Style(bgcolor=colour, color=Color.from_rgb(letters, letters, letters))
 
 
 def cell_shade(place: float, signed: bool, shades: str = SHADES, minus: str = MINUS) -> str:
-    """Return a cell without colour: the darker the larger; of a signed scale, the sign and the size of the number."""
+    """Return a cell without colour: the fuller the larger; of a signed scale, the sign and the size of the number."""
     if not signed:
         return shade(place, shades) * 2
     size = shade(abs(2 * place - 1), shades)

@@ -7,7 +7,7 @@ import numpy as np
 from rich.text import Text
 
 from attnscope.views.parts import Panel
-from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, role_style, shade
+from attnscope.views.terminal.colours import SHADES, cell_shade, role_style, shade
 from attnscope.views.terminal.screen import Screen
 
 _GAP = "  "
@@ -31,7 +31,7 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
             return Text(letter.center(width), "dim")
         if not screen.colours:
             return Text(f"{letter}{shade(strength, SHADES[1:])}".ljust(width))
-        return Text(letter.center(width), role_style(roles[layer][head], strength, screen.colours))
+        return Text(letter.center(width), role_style(roles[layer][head], strength, screen.colours, screen.surface))
 
     n_layers, n_heads = panel.matrix.shape
     width = 3 if _label(n_layers) + 3 * n_heads <= screen.width else 2
@@ -53,7 +53,7 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
         place = scale.place(float(panel.matrix[layer, head]))
         if place is None:
             return Text("–".rjust(width), "dim")
-        style = ramp_style(place, scale.signed, screen.colours) if screen.colours else ""
+        style = screen.ramp(place, signed=scale.signed)
         if numbered:
             return Text(written[numbered[0]][layer][head].rjust(width), style)
         return Text(" " * width if screen.colours else cell_shade(place, scale.signed), style)

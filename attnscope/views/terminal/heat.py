@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
-from attnscope.views.numbers import MASKED, NOT_ALLOWED
+from attnscope.views.numbers import MASKED, NO_WEIGHT
 from attnscope.views.parts import Matrices, Panel
-from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style, ramp_text
+from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_text
 from attnscope.views.terminal.head_grid import draw_heads
 from attnscope.views.terminal.labels import Labels, labels, say_list, say_shortened
 from attnscope.views.terminal.packing import fill, pack
@@ -116,14 +116,12 @@ def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
     if stage.masked_rows[r] and stage.name in ("weights", "output"):
         return row.append(MASKED, "dim")
     for i in piece.columns:
-        value = float(stage.matrix[r, i])
-        text = stage.texts[r][i]
-        if (stage.name == "weights" and value == 0) or (stage.name == "masked" and text.strip() == NOT_ALLOWED):
-            row.append(f" {NOT_ALLOWED}", "dim")
-        elif (place := stage.scale.place(value)) is None:
+        if stage.texts[r][i].strip() == NO_WEIGHT:
+            row.append(f" {NO_WEIGHT}", "dim")
+        elif (place := stage.scale.place(float(stage.matrix[r, i]))) is None:
             row.append(" !", "bold")
         elif screen.colours:
-            row.append("  ", ramp_style(place, stage.scale.signed, screen.colours))
+            row.append("  ", screen.ramp(place, signed=stage.scale.signed))
         else:
             row.append(cell_shade(place, stage.scale.signed))
     return row
@@ -136,7 +134,7 @@ def _draw_legend(screen: Screen, stage: Panel, name: int) -> None:
     title = Text(screen.plain(stage.title), "bold")
     title.pad_right(max(0, name - title.cell_len))
     if screen.colours:
-        legend = ramp_text(low, high, stage.scale.signed, screen.colours)
+        legend = ramp_text(stage.scale, low, high, screen.colours, screen.surface)
     else:
         count = 2 * len(SHADES) - 1 if stage.scale.signed else len(SHADES)
         legend = Text(f"{low} {_shades(stage, count)} {high}")
@@ -149,10 +147,9 @@ def _shades(stage: Panel, count: int) -> str:
     """Write every shade of a scale, with the numbers between two of them."""
     scale = stage.scale
     # of a signed scale, the middle shade is that of both signs, and twice as wide
-    width = (scale.high - scale.low) / (count + scale.signed)
     edges = [n + (scale.signed and n > count // 2) for n in range(count + 1)]
     drawn = [cell_shade((start + end) / 2 / (count + scale.signed), scale.signed) for start, end in pairwise(edges)]
-    bounds = [stage.digits.text(scale.low + width * edge) for edge in edges[1:-1]]
+    bounds = [stage.digits.text(scale.value(edge / (count + scale.signed))) for edge in edges[1:-1]]
     return "".join(f"[{shade}] {bound} " for shade, bound in zip(drawn, bounds, strict=False)) + f"[{drawn[-1]}]"
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from attnscope.findings.arrays import Matrix
 from attnscope.views.parts import WeightMap
 from attnscope.views.scales import LogScale, Scale
-from attnscope.views.terminal.colours import ramp_style, ramp_text, shade
+from attnscope.views.terminal.colours import ramp_text, shade
 from attnscope.views.terminal.labels import labels, say_list
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
@@ -149,7 +149,7 @@ def half_blocks(upper: Color | None, lower: Color | None = None) -> tuple[str, S
 def colour_on(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | None:
     """Return the colour of a weight; None if it has no place on the scale, such as 0 on a logarithmic one, and NaN."""
     place = scale.place(weight)
-    return None if place is None or not screen.colours else ramp_style(place, False, screen.colours).bgcolor
+    return None if place is None else screen.ramp(place).bgcolor
 
 
 def map_shade(place: float | None) -> str:
@@ -160,7 +160,7 @@ def map_shade(place: float | None) -> str:
 def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:
     """Print the scale, and what is blank."""
     if screen.colours:
-        items = [ramp_text(*scale.ends(weights), False, screen.colours)]
+        items = [ramp_text(scale, *scale.ends(weights), screen.colours, screen.surface)]
     else:
         ratio = (scale.high / scale.low) ** (1 / len(SHADES))
         bounds = [*(f"{scale.low * ratio**i:.2g}" for i in range(1, len(SHADES))), f"{scale.high:.2g}"]

@@ -10,9 +10,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from attnscope.views.axes import SINK, format_positions
-from attnscope.views.numbers import MASKED, NOT_ALLOWED, SMALL, ZERO, Digits
+from attnscope.views.numbers import MASKED, NO_WEIGHT, Digits
 from attnscope.views.parts import Matrices, Panel
-from attnscope.views.terminal.colours import ramp_style
 from attnscope.views.terminal.labels import Labels, labels, say_shortened, shorten
 from attnscope.views.terminal.packing import pack
 from attnscope.views.terminal.screen import ROOMY, Screen
@@ -154,13 +153,10 @@ def _panel_title(screen: Screen, panel: Neighbour) -> Text:
 def _title(screen: Screen, stage: Panel, *, percent: bool = False) -> Text:
     title = screen.plain(stage.title)
     arithmetic = screen.plain(stage.arithmetic)
-    small = stage.small
     if percent:
         title = f"{title} in %"
         arithmetic = arithmetic.replace("sums to 1", "sums to 100 %")
-        small = f"{SMALL} is below 0.5 %" if small else ""
-    remarks = "; ".join(filter(None, (arithmetic, small)))
-    return Text.assemble((f"{title:<7}", "bold"), "  ", (remarks, "dim"), overflow="fold")
+    return Text.assemble((f"{title:<7}", "bold"), "  ", (arithmetic, "dim"), overflow="fold")
 
 
 def _draw_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
@@ -235,7 +231,7 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
 
 def _percentage(weight: float) -> str:
     """Write a weight as a percentage, of as many digits as one of two decimals."""
-    return MASKED if isnan(weight) else SMALL if 0 < weight < Digits(2).least else f"{100 * weight:.0f}"
+    return MASKED if isnan(weight) else f"{100 * weight:.0f}" if weight else NO_WEIGHT
 
 
 def _without_zero(text: str) -> str:
@@ -244,7 +240,7 @@ def _without_zero(text: str) -> str:
         return text
     if text.startswith("0."):
         return text[1:]
-    return text[:-1] if text.startswith("1.") and len(text) > len("1.0") else text
+    return text[:-1] if text.startswith(("1.", NO_WEIGHT)) and len(text) > len("1.0") else text
 
 
 def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:
@@ -298,8 +294,8 @@ def _lines(
 def _cell(screen: Screen, stage: Panel, layout: Layout, r: int, i: int, text: str) -> Text:
     after = layout.gap // 2
     shown = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
-    if text.strip() in (MASKED, NOT_ALLOWED, SMALL, ZERO):
+    value = float(stage.matrix[r, i])
+    if text.strip() in (MASKED, NO_WEIGHT) or (stage.name == "weights" and abs(value) < stage.digits.least):
         return Text(shown, "dim")
-    place = stage.scale.place(float(stage.matrix[r, i]))
-    style = "" if place is None or not screen.colours else ramp_style(place, stage.scale.signed, screen.colours)
-    return Text(shown, style)
+    place = stage.scale.place(value)
+    return Text(shown, "" if place is None else screen.ramp(place, signed=stage.scale.signed))

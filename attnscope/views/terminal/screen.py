@@ -12,9 +12,11 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
+from attnscope.views.palette import Surface, surface_on
 from attnscope.views.spans import Look, Span
 from attnscope.views.spelling import ASCII, spell
-from attnscope.views.terminal.colours import count_colours, ramp_style, role_style
+from attnscope.views.terminal.background import chosen_background
+from attnscope.views.terminal.colours import bar_style, count_colours, ramp_style, role_style
 
 # No table is readable below this width: lines are laid out for it, then folded as a terminal would.
 NARROWEST = 20
@@ -63,6 +65,20 @@ class Screen:
         """How many colours there are: 0, 16, 256 or 16,777,216."""
         return 0 if self.console.no_color else count_colours(self.console.color_system)
 
+    @cached_property
+    def surface(self) -> Surface:
+        """The colours of numbers on the console's background."""
+        return surface_on(chosen_background(on_terminal=self.console.file.isatty()))
+
+    def ramp(self, place: float, *, signed: bool = False) -> Style:
+        """Return the style at a place from 0 to 1 of a ramp; plain without colours."""
+        return ramp_style(place, signed, self.colours, self.surface) if self.colours else Style()
+
+    @cached_property
+    def bar(self) -> Style:
+        """The style of bars, and of the numbers of what they show."""
+        return bar_style(self.colours, self.surface) if self.colours else Style()
+
     def plain(self, spans: Iterable[Span]) -> str:
         """Join spans in characters that the console has, with what is untrusted escaped."""
         # Characters that stay as wide are replaced by `put`.
@@ -82,7 +98,7 @@ class Screen:
     def _style(self, look: Look, colour: str, shade: float | None) -> str | Style:
         if not self.colours or not (colour or shade is not None):
             return STYLES[look]
-        return role_style(colour, 1.0, self.colours) if colour else ramp_style(shade or 0.0, False, self.colours)
+        return role_style(colour, 1.0, self.colours, self.surface) if colour else self.ramp(shade or 0.0)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
         """Print; a line that is wider than the console is wrapped, and trailing blanks are left out.

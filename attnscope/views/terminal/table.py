@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rich.cells import cell_len
+from rich.style import Style
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -99,7 +100,7 @@ class _Numbers:
 
     heading: str
     cells: Sequence[str]
-    style: str = ""
+    style: str | Style = ""
     bars: bool = False
 
     @property
@@ -118,7 +119,7 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         shares = [bar or 0.0 for bar in table.bars]
         cells = BAR if room < 0 else min(BAR, (room - _BETWEEN - 1) // 2 if min(shares) < 0 else room - _BETWEEN)
         if cells >= _SHORTEST_BAR:
-            columns.append(_Numbers("", _bars(shares, cells), "cyan", bars=True))
+            columns.append(_Numbers("", _bars(shares, cells), screen.bar, bars=True))
             room -= columns[-1].width
     shown: list[_Numbers] = []
     for column in table.further:
