@@ -34,7 +34,7 @@ from tests.helpers.watched_attention import WatchedAttention
 
 TABLE = Path(__file__).parent.parent.parent / "docs" / "architectures.md"
 TEXT, SHORT = "the bank by the river was old", "the river"
-TOLERANCE = 3e-5  # of float32 after layers of large random weights
+TOLERANCE = 1e-4  # of float32 after layers of large random weights: another order of sums changes 5e-5
 _SECONDS = 120  # that one type may take
 _MOST_PARAMETERS = 5_000_000
 VOCAB = 128
@@ -171,7 +171,10 @@ def build(model_type: str, kind: Any) -> Any:
 def examine(model_type: str) -> Finding:
     """Build a type, and compare what attnscope shows of it."""
     config_class = hf.CONFIG_MAPPING[model_type]
-    kind = text_class(config_class)
+    try:
+        kind = text_class(config_class)
+    except ValueError as e:  # transformers names a class that it does not have
+        return Finding(model_type, "not built", reason=_said(e))
     if kind is None or getattr(kind, "main_input_name", "") != "input_ids":
         return Finding(model_type, "not text", reason=f"takes {getattr(kind, 'main_input_name', 'no text')}")
     try:
@@ -182,6 +185,8 @@ def examine(model_type: str) -> Finding:
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         write_tokenizer(Path(folder))
+        # as it is read: sinusoidal positions, for one, are not stored
+        model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
         try:
             _compare(model, folder, finding)
         except AttnscopeError as e:
