@@ -24,7 +24,7 @@ from attnscope.batch.header import MEASURES, Settings
 from attnscope.batch.records import Record, arrays_of
 from attnscope.findings.axes import declared_at, declared_paths
 from attnscope.findings.record_parts import PARTS, TABLES
-from attnscope.findings.row_statistics import STATISTICS
+from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 from attnscope.findings.tokens import Token
 
 Table = dict[str, Any]  # column name to a list or array, all of one length
@@ -130,7 +130,7 @@ def tables(kind: str, record: Record) -> Iterator[Table]:
     assert declared is not None
     if len(declared.values) == 1:
         arrays = dict(zip(declared.values, arrays.values(), strict=True))
-    names = (*STATISTICS, "sink") if part == "rows" else declared.values
+    names = (*STATISTICS, *LAYER_STATISTICS) if part == "rows" else declared.values
     for table in _flattened(record, ("unit", *_axes(part)), arrays):
         none = np.full(len(table["index"]), np.nan, dtype=np.float32)
         yield table | {name: none for name in names if name not in table}
@@ -208,7 +208,7 @@ _PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {
 # Further columns, if they depend on the settings.
 _VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {
     "contributors": lambda settings: (*_KEY, *MEASURES[settings.by]),
-    "rows": lambda settings: (*settings.kept_statistics, "sink"),
+    "rows": lambda settings: (*settings.kept_statistics, *LAYER_STATISTICS),
 }
 
 

@@ -49,9 +49,9 @@ def roles(incomplete: str) -> list[str]:
 
 def measures(incomplete: str) -> list[str]:
     """Complete names of a number of every head."""
-    from attnscope.findings.row_statistics import STATISTICS
+    from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
-    return _starting(["weight", "value", "projected", *STATISTICS], incomplete)
+    return _starting(["weight", "value", "projected", *STATISTICS, *LAYER_STATISTICS], incomplete)
 
 
 def rollout_measures(incomplete: str) -> list[str]:

@@ -230,11 +230,13 @@ class Explanation(TextFindings, frozen=True):
         cells: The cells in depth.
         blend: Σ α·v, float64 rounded to float32; empty in a fully masked row.
         output: The output of attention for the query; empty in a fully masked row.
-        projected: That output after the output projection; None if the layer has no projection, or the row is fully
-            masked.
+        projected: That output (behind the gate, if there is one) after the output projection; None if the layer has no
+            projection, or the row is fully masked.
         checks: Every step, recomputed and compared.
         notes: What was left out or shortened.
         sink: The sink's part of the softmax; None if the model has none, or in a fully masked row.
+        gate: The gate on the head's output; None if the layer has none, or the row is fully masked.
+        gated: The output times the gate, which the output projection takes; None as the gate is.
         layer_mask: The mask that was used in this layer; None if `mask.used` holds for every layer.
         effects: What scale and mask do to the softmax; None in a fully masked row.
         rest_of_layer: What follows attention: all heads after the output projection, the residual stream, norms, the
@@ -267,6 +269,8 @@ class Explanation(TextFindings, frozen=True):
     checks: list[ArithmeticCheck]
     notes: list[str] = []
     sink: Sink | None = None
+    gate: Vector | None = None
+    gated: Vector | None = None
     layer_mask: str | None = None
     effects: SoftmaxEffects | None = None
     rest_of_layer: Annotated[list[Vector], along(filled=False)] = []

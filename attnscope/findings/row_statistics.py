@@ -244,19 +244,69 @@ def select_tokens(texts: Sequence[Sequence[Token]], selects: Callable[[Token], b
 WITHIN = tuple(statistic.within for statistic in ROW_STATISTICS if statistic.within is not None)
 
 
-_SINK = (
-    "Weight on the head's sink, a logit that takes part in the softmax and belongs to no token: a row of weights\n"
-    "            sums to 1 minus this. None if the model has none."
-)
+@dataclass(frozen=True)
+class LayerStatistic:
+    """A number of a row that only some layers have; it is absent where no layer has it."""
+
+    name: str  # name in JSON, tables and Python
+    meaning: str  # definition and unit
+    absent: float  # number of a layer that lacks it, beside layers that have it
+    place: int  # order in a header; see RowStatistic
+    on: str | None = None
+    phrase: str | None = None
+    small: float = 0.0  # below which a header says `small_phrase`, too
+    small_phrase: str = ""
+
+    @property
+    def of_head(self) -> str:
+        """How a head's rows become one number."""
+        return f"{self.meaning[:-1]}; the mean of the rows."
+
+    def phrase_of(self, value: float) -> str:
+        """Return its format in a header."""
+        return (self.phrase or "") + (self.small_phrase if value < self.small else "")
+
+
+LAYER_STATISTICS = {
+    statistic.name: statistic
+    for statistic in (
+        LayerStatistic(
+            "sink",
+            "Weight on the head's sink, a logit that takes part in the softmax and belongs to no token: a row of "
+            "weights sums to 1 minus this; null without sinks.",
+            absent=0.0,
+            place=5,
+            on="the sink",
+        ),
+        LayerStatistic(
+            "unselected",
+            "Weight that keys which an indexer did not select would have had, 1 minus its recall; null without one.",
+            absent=0.0,
+            place=7,
+            phrase="{:.2f} missed by the indexer",
+        ),
+        LayerStatistic(
+            "gate",
+            "Mean of the gate on the head's output, over the head's width: near 0, what the head reads is not passed "
+            "on; null without gates.",
+            absent=1.0,
+            place=7,
+            phrase="gate {:.2f}",
+            small=0.1,
+            small_phrase=" (almost closed)",
+        ),
+    )
+}
 
 
 def _struct(name: str, doc: str, kind: Any, *, defined: bool = True) -> Any:
-    """Return a struct with a field for each statistic, and one for the weight on the sink; what is not kept is absent.
+    """Return a struct with a field for each statistic, also those of some layers; what is not kept is absent.
 
     `defined`: the description has the meaning of every field.
     """
-    fields = [(field, kind | None, None) for field in (*STATISTICS, "sink")]
-    meanings = [f"        {s.name}: {s.definition}" for s in ROW_STATISTICS] + [f"        sink: {_SINK}"]
+    fields = [(field, kind | None, None) for field in (*STATISTICS, *LAYER_STATISTICS)]
+    meanings = [f"        {s.name}: {s.definition}" for s in ROW_STATISTICS]
+    meanings += [f"        {s.name}: {s.meaning}" for s in LAYER_STATISTICS.values()]
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
     return msgspec.defstruct(
         name, fields, namespace={"__doc__": text}, module=__name__, frozen=True, omit_defaults=True
@@ -268,6 +318,8 @@ if TYPE_CHECKING:
 
     class _Statistics(msgspec.Struct, Generic[_Value], frozen=True):
         sink: _Value | None
+        unselected: _Value | None
+        gate: _Value | None
 
         def __init__(self, *given: _Value, **named: _Value | None) -> None: ...
         def __getattr__(self, name: str) -> _Value: ...

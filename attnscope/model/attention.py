@@ -76,7 +76,9 @@ def attend(
             _output_only(job, unrecorded, output)
         _record(job, recorded, inputs.spec.mask, recorders, output)
     if cuts is not None and output is not None:
-        cuts.replace_(output)
+        cuts.add_(output)
+        if inputs.gate is None:  # else they are replaced behind it
+            cuts.replace_heads_(output)
     return output
 
 

@@ -89,12 +89,15 @@ class BatchCuts:
             tile[b[..., None, None], h[..., None, None], q[:, None, :, None], k[:, None, None]] = value
         return bool(by_shape)
 
-    def replace_(self, output: Tensor) -> None:
-        """Add the output of patched edges, and replace the output of cut heads, in (B, H, Q, Ev)."""
+    def add_(self, output: Tensor) -> None:
+        """Add the output of patched edges to the output of heads, (B, H, Q, Ev)."""
         for place, edge in self._edges:
             if edge.added is not None:
                 heads, queries = (torch.tensor(numbers, device=output.device) for numbers in (edge.heads, edge.queries))
                 output[place, heads[:, None], queries] += edge.added.to(output.dtype)
+
+    def replace_heads_(self, output: Tensor) -> None:
+        """Replace the output of cut heads, (B, H, Q, Ev), in front of the output projection."""
         for place, head_cut in self._heads:
             output[place, head_cut.head] = 0.0 if head_cut.output is None else head_cut.output.to(output.dtype)
 

@@ -139,6 +139,8 @@ def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> Fused
     rule = _rule(inputs)
     if rule is None or not kept or not _is_worth_it(inputs, kept):
         return None
+    if inputs.gate is not None or inputs.unselective is not None:
+        return None
     tops = [recorder for recorder in kept if isinstance(recorder, TopRecorder)]
     rows = [recorder for recorder in kept if isinstance(recorder, RowRecorder | HeadRecorder)]
     orders = {top.by for top in tops}

@@ -57,7 +57,8 @@ class RowCapture(Recorder):
             The row: `scores`, `scaled`, `masked`, `weights`, `bias` (K,), `output` (Ev,); `sink` (2,), the head's logit
             and weight, if it has a sink; `content_position` and `position_content` (K,), the parts of a disentangled
             bias.
-            `out` (D, Ev): this head's part of the output projection.
+            `gate` (Ev,): the factor on the head's output, if it has one. `out` (D, Ev): this head's part of the output
+            projection.
         group: The key/value head that serves this one; None before there are tiles.
     """
 
@@ -107,6 +108,8 @@ class RowCapture(Recorder):
             if isinstance(inputs.spec.bias, DisentangledBias):
                 for name, part in inputs.spec.bias.parts(*cells).items():
                     self._store(name, part[0, 0, 0])
+        if inputs.gate is not None:
+            self._store("gate", inputs.gate[0, self.head, self.query].expand(inputs.v.shape[-1]))
         if inputs.out_weight is not None:
             width = inputs.v.shape[-1]
             self._store("out", inputs.out_weight[:, self.head * width : (self.head + 1) * width])

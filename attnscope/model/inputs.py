@@ -46,6 +46,10 @@ class AttentionInputs:
     spec: AttentionSpec
     out_weight: Tensor | None = None  # the output projection, (D, H·Ev); None if the layer has none
     rotation: Rotation | None = None  # rotation of `q` and `k`, if it was applied here and not in a model
+    # factor on the output in front of the output projection, (B, H, Q, Ev or 1); None if there is none
+    gate: Tensor | None = None
+    # what the model's mask would be if no indexer had selected keys; None if none has
+    unselective: Mask | None = None
 
     def group(self, heads: Tensor) -> Tensor:
         """Return the key/value head that serves each of these query heads."""
@@ -66,13 +70,39 @@ class AttentionInputs:
 
         ‖v W‖² = v (W Wᵀ) vᵀ, so each head needs only its (Ev, Ev) Gram matrix, never a vector per query and source.
         """
-        if self.out_weight is None:
+        if self._gram is None:
             return self.value_norms
         heads = self.q.shape[1]
-        w = self.out_weight.float().reshape(len(self.out_weight), heads, -1).transpose(0, 1)  # (H, D, Ev)
-        gram = w.mT @ w  # (H, Ev, Ev)
         norms = []
         for head in range(heads):
             v = self.v[:, head // (heads // self.v.shape[1])].float()  # (B, K, Ev)
-            norms.append(((v @ gram[head]) * v).sum(-1).clamp_min(0).sqrt())  # (B, K)
+            norms.append(((v @ self._gram[head]) * v).sum(-1).clamp_min(0).sqrt())  # (B, K)
         return torch.stack(norms, dim=1)
+
+    def gated_norms(self, name: str, heads: Tensor, rows: slice, keys: slice) -> Tensor:
+        """Return ‖g_i ⊙ v_j‖ (`value`) or ‖(g_i ⊙ v_j) W_O^h‖ (`projected`) of some heads, (B, h, rows, keys), float32.
+
+        A gate with one factor per head only scales the norms; else every query has values of its own.
+        """
+        assert self.gate is not None
+        gate = self.gate[:, heads, rows].float()  # (B, h, q, Ev or 1)
+        if gate.shape[-1] == 1:
+            norms = self.value_norms if name == "value" else self.projected_norms
+            return gate.abs() * norms[:, heads, None, keys]
+        v = self.v[:, self.group(heads), keys].float()  # (B, h, k, Ev)
+        if name == "value" or self._gram is None:
+            return (gate.square() @ v.square().mT).sqrt()
+        gram = self._gram[heads]
+        rows_of_norms = []
+        for row in gate.unbind(2):
+            gated = v * row[:, :, None]
+            rows_of_norms.append(((gated @ gram) * gated).sum(-1).clamp_min(0).sqrt())  # (B, h, k)
+        return torch.stack(rows_of_norms, dim=2)
+
+    @cached_property
+    def _gram(self) -> Tensor | None:
+        """W_O^h W_O^hᵀ of every head, (H, Ev, Ev), float32; None without an output projection."""
+        if self.out_weight is None:
+            return None
+        w = self.out_weight.float().reshape(len(self.out_weight), self.q.shape[1], -1).transpose(0, 1)  # (H, D, Ev)
+        return w.mT @ w

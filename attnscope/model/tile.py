@@ -5,7 +5,7 @@ Its tensors are overwritten by the next tile: a recorder takes copies of what it
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite, prod
 
@@ -101,17 +101,20 @@ class Tile:
     fully_masked: Tensor | None
     workspace: Workspace
     sink: Tensor | None = None  # weight of each row on the sink, (B, h, q); None if the layer has no sinks
+    # weight of each row that keys which an indexer left out would have had, (B, h, q); None without an indexer
+    unselected: Tensor | None = None
     summary: RowSummary | None = None  # summary of the rows by compiled loops; None if operators computed them
     scored: bool = True  # `masked` holds scores; False if weights were given, and it only orders the keys as they do
+    _gated_norms: dict[str, Tensor] = field(default_factory=dict)
 
     def stage(self, name: str) -> Tensor:
         """Return a stage of the tile, (B, h, q, k), or (B, h, q, Ev) for `output`; also a contribution or the mask.
 
-        Contributions are `value`, α·‖v_j‖, and `projected`, α·‖v_j W_O^h‖ (Kobayashi et al., 2020); the mask is
-        `allowed`, 1 where a query may see a key, else 0.
+        Contributions are `value`, α·‖v_j‖, and `projected`, α·‖v_j W_O^h‖ (Kobayashi et al., 2020), of g_i ⊙ v_j if the
+        layer has a gate; the mask is `allowed`, 1 where a query may see a key, else 0.
         """
         if name in ("value", "projected"):
-            return self.weights * self.norms(name)[:, :, None]
+            return self.weights * self.norms(name)
         if name == "allowed":
             return (self.masked > -torch.inf).float()
         stage: Tensor | None = getattr(self, name)
@@ -125,6 +128,18 @@ class Tile:
         self.checks.add(output, "outputs", self.heads)
         return output
 
+    @property
+    def gate(self) -> Tensor | None:
+        """Mean of the gate on every row's output, (B, h, q); None if the layer has none."""
+        gate = self.inputs.gate
+        return None if gate is None else gate[:, self.index, self.q0 : self.q1].float().mean(-1)
+
+    @cached_property
+    def gated(self) -> Tensor:
+        """The output as the output projection takes it: times the gate, if the layer has one."""
+        gate = self.inputs.gate
+        return self.output if gate is None else self.output * gate[:, self.index, self.q0 : self.q1]
+
     @cached_property
     def peaks(self) -> Tensor:
         """Place of the largest masked score of each row, the first of equals, counted from k0: (B, h, q), int64."""
@@ -133,9 +148,15 @@ class Tile:
         return self.masked.argmax(-1)
 
     def norms(self, name: str) -> Tensor:
-        """Return the factor on a weight in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, k)."""
-        norms = self.inputs.value_norms if name == "value" else self.inputs.projected_norms
-        return norms[:, self.index, self.k0 : self.k1]
+        """Return the factor on a weight in a contribution: ‖v_j‖ or ‖v_j W_O^h‖, (B, h, 1 or q, k)."""
+        inputs = self.inputs
+        keys = slice(self.k0, self.k1)
+        if inputs.gate is None:
+            norms = inputs.value_norms if name == "value" else inputs.projected_norms
+            return norms[:, self.index, None, keys]
+        if name not in self._gated_norms:
+            self._gated_norms[name] = inputs.gated_norms(name, self.heads, slice(self.q0, self.q1), keys)
+        return self._gated_norms[name]
 
 
 class Recorder:

@@ -90,6 +90,7 @@ def compute_tile(
     block = part.block
     scores, scaled = _scores(part, workspace, checks)
     masked = scaled.clone() if block.needs_scores else scaled
+    unselected = None if part.inputs.unselective is None else _unselected(part, part.inputs.unselective, scaled)
     part.block_mask.apply_(masked)
     fully_masked = part.block_mask.fully_masked
     if part.changes_scores is not None:  # which may be −inf
@@ -127,6 +128,7 @@ def compute_tile(
         fully_masked=fully_masked,
         workspace=workspace,
         sink=sink,
+        unselected=unselected,
         summary=summary,
     )
 
@@ -164,6 +166,20 @@ def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor
     logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
     shares = torch.cat((masked, logit), dim=-1).softmax(-1)
     return shares[..., :-1], shares[..., -1]
+
+
+def _unselected(part: TileInputs, unselective: Mask, scaled: Tensor) -> Tensor:
+    """Return the weight that keys which an indexer left out would have had, (B, h, q); 0 in a row without keys."""
+    inputs = part.inputs
+    queries, keys = _positions(part.block, scaled.device)
+    visible = unselective.allowed(queries, keys, part.heads)
+    selected = inputs.spec.mask.allowed(queries, keys, part.heads)
+    every = scaled if visible is None else scaled.masked_fill(~visible, -torch.inf)
+    missed = torch.full_like(scaled, -torch.inf) if selected is None else every.masked_fill(selected, -torch.inf)
+    total = every.logsumexp(-1)
+    if inputs.spec.sinks is not None:
+        total = total.logaddexp(inputs.spec.sinks[part.heads].float()[None, :, None])
+    return (missed.logsumexp(-1) - total).exp().nan_to_num(0.0)
 
 
 def _factors(spec: AttentionSpec, needs_scores: bool) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnscope.findings.row_statistics import LINEAR, STATISTICS
+from attnscope.findings.row_statistics import LAYER_STATISTICS, LINEAR, STATISTICS
 from attnscope.model.recorders import (
     SUM_RECORDERS,
     Block,
@@ -140,11 +140,11 @@ def average_rows(layers: Sequence[RowRecorder], mean_rows: MeanRowRecorder | Non
     make_array("fully_masked", (batch, 1, n_rows), first.device, dtype=torch.bool)[:, 0] = torch.stack(
         [layer.fully_masked.any(1) for layer in layers]
     ).any(0)
-    if any(layer.sink is not None for layer in layers):
-        # A layer without sinks has no weight on them.
-        sinks = [torch.zeros_like(layer.recorded["first"]) if layer.sink is None else layer.sink for layer in layers]
-        on_sink = torch.stack([sink.mean(1) for sink in sinks]).mean(0)
-        make_array("rows.sink", (batch, 1, n_rows), first.device)[:, 0] = on_sink
+    for name, statistic in LAYER_STATISTICS.items():
+        if any(name in layer.of_layers for layer in layers):
+            absent = torch.full((batch, 1, n_rows), statistic.absent, device=first.device)
+            of_heads = torch.stack([layer.of_layers.get(name, absent).mean(1) for layer in layers]).mean(0)
+            make_array(f"rows.{name}", (batch, 1, n_rows), first.device, statistic.absent)[:, 0] = of_heads
 
 
 def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_tokens: RecordedTokens) -> Trace:

@@ -276,9 +276,9 @@ def roles(text: str) -> tuple[str, ...]:
 
 def measure(text: str) -> str:
     """Read the name of a measure of heads: a contribution, or a statistic of rows."""
-    from attnscope.findings.row_statistics import STATISTICS
+    from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
-    return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS)])(text)
+    return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS)])(text)
 
 
 def asks_one_number(given: Mapping[str, Any]) -> bool:

@@ -51,7 +51,7 @@ def test_a_brief_dump_is_the_whole_one_rounded(tmp_path, monkeypatch, minilm):
             assert not np.array_equal(rounded, exact)
     assert main(["convert", "brief.jsonl", "rows.csv", "--table", "rows", "--quiet"]) == 0
     heading = (tmp_path / "rows.csv").read_text().splitlines()[0].split(",")
-    assert heading[6:] == ["entropy", "first", "special", "self", "sink"]
+    assert heading[6:] == ["entropy", "first", "special", "self", "sink", "unselected", "gate"]
 
 
 def test_brief_beside_exact_findings_is_refused(tmp_path, capsys):

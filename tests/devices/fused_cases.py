@@ -242,7 +242,7 @@ def compare(case: Case, device: str) -> None:
             torch.testing.assert_close(fused_averages.arrays()[average], values, **near)
     assert torch.equal(fused_statistics.fully_masked, statistics.fully_masked)
     if case.sinks is not None:
-        torch.testing.assert_close(fused_statistics.sink, statistics.sink, **close)
+        torch.testing.assert_close(fused_statistics.of_layers["sink"], statistics.of_layers["sink"], **close)
 
 
 if __name__ == "__main__":

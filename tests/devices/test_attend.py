@@ -161,7 +161,7 @@ def recorders_of(call: Call, inputs: AttentionInputs, device: torch.device) -> S
         return {f"{s}{n}": text.to(device) for s in stages for n, text in enumerate(packed.texts(s))}
 
     def of_rows(recorder: RowRecorder) -> dict[str, Tensor | None]:
-        return {**recorder.recorded, "masked": recorder.fully_masked, "sink": recorder.sink}
+        return {**recorder.recorded, "masked": recorder.fully_masked, "sink": recorder.of_layers.get("sink")}
 
     def computed(recorder: Any) -> dict[str, Tensor]:
         return {"": recorder.compute()}

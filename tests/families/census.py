@@ -64,11 +64,24 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("mamba_d_state", "ssm_state_size", "mamba_chunk_size", "chunk_size"), 16),
     (("linear_num_value_heads",), 4),
     (("linear_num_key_heads",), 2),
+    (("indexer_n_heads", "indexer_head_dim", "index_n_heads"), 8),
+    (("indexer_budget", "index_topk"), 4),
+    (("indexer_compress_ratio",), 2),
+    (("indexer_kv_heads",), 1),
     (("image_size",), 16),
     (("patch_size",), 4),
 )  # fmt: skip
 _BY_NAME = {name: size for names, size in _SIZES for name in names}
-_UNSET = ("num_experts_per_tok", "n_group", "topk_group")  # that are set even if a config has none by default
+_UNSET = (
+    "num_experts_per_tok",
+    "n_group",
+    "topk_group",
+    "indexer_n_heads",
+    "indexer_head_dim",
+    "indexer_budget",
+    "indexer_compress_ratio",
+    "indexer_kv_heads",
+)  # fmt: skip; fields that are set even if a config has none by default
 _IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
@@ -144,14 +157,17 @@ _CHANGES: tuple[dict[str, Any], ...] = (
 )
 
 
-def build(model_type: str, kind: Any) -> Any:
-    """Return a tiny random model that has attention over two tokens; else one that can be built, or raise why not."""
+def build(model_type: str, kind: Any, **settings: Any) -> Any:
+    """Return a tiny random model that has attention over two tokens; else one that can be built, or raise why not.
+
+    `settings` are fields of its config.
+    """
     config_class = hf.CONFIG_MAPPING[model_type]
     built = None
     reason: Exception = ValueError("no config")
     for changes in _CHANGES:
         try:
-            config = small_config(config_class, **changes)
+            config = small_config(config_class, **{**changes, **settings})
             with torch.device("meta"):
                 count = sum(p.numel() for p in kind._from_config(config, attn_implementation="eager").parameters())
             if count > _MOST_PARAMETERS:

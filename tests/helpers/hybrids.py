@@ -29,7 +29,7 @@ _LATENT = {
 _LINEAR_FULL = ["linear_attention", "full_attention"] * 2
 _MAMBA = {"mamba_d_state": 8, "mamba_d_conv": 3, "mamba_expand": 2, "mamba_d_head": 16, "mamba_n_heads": 4,
           "mamba_n_groups": 1, "mamba_chunk_size": 4}  # fmt: skip
-_INDEXER = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 2}
+_INDEXER = {"index_n_heads": 8, "index_head_dim": 8, "index_topk": 2}
 
 # model_type → its config
 HYBRIDS: dict[str, dict[str, Any]] = {

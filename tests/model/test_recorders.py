@@ -317,8 +317,7 @@ def test_statistics_of_rows_whose_weight_goes_to_the_sink(elements: int | None) 
         -torch.special.xlogy(weights, weights).sum(-1).masked_fill(fully_masked, torch.nan) / math.log(2),
     )
     close(rows.recorded["self"], weights.diagonal(dim1=-2, dim2=-1).masked_fill(fully_masked, torch.nan))
-    assert rows.sink is not None
-    close(rows.sink, sink.masked_fill(fully_masked, torch.nan))
+    close(rows.of_layers["sink"], sink.masked_fill(fully_masked, torch.nan))
     assert torch.equal(rows.fully_masked, fully_masked.expand_as(rows.fully_masked))
 
 

@@ -13,14 +13,13 @@ from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
+from attnscope.engines.transformers.taken_outputs import CACHES
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.module_hooks import first_argument
 from attnscope.model.stack import BlockObserver
 from attnscope.request.masks.terms import Mask
 
-# Arguments that hold keys and values of earlier tokens; `cache` from transformers 5.24 on.
-CACHES = ("cache", "past_key_values", "past_key_value", "layer_past")
 Attend = Callable[[str, AttentionInputs, AttentionHooks], tuple[Tensor, Mask | None]]
 
 

@@ -63,6 +63,7 @@ class OpenedModel:
 
 
 _CUSTOM = "custom, without a mask expression"
+SELECTED = ", of which an indexer selects keys"  # after the description of a mask
 
 
 @dataclass
@@ -102,22 +103,30 @@ class TransformersEngine:
             seen.add(inputs.layer)
             if longest[0] > self._described.get(inputs.layer, 0):
                 self._described[inputs.layer] = longest[0]
-                self.own[inputs.layer] = describe_allowed(inputs.spec.mask, *longest)
+                self.own[inputs.layer] = describe_allowed(inputs.unselective or inputs.spec.mask, *longest)
+                if inputs.unselective is not None:
+                    self.own[inputs.layer] += SELECTED
             self.modules[inputs.layer] = module
+            layer_recorders = recorders.get(inputs.layer, ())
+            cuts = cuts_of_layer(variants or self.settings.variants, inputs.layer)
+            if layer_recorders or cuts is not None:
+                inputs = replace(inputs, gate=session.gate_of(module, inputs))
+                if cuts is not None and inputs.gate is not None:
+                    session.replace_taken(inputs, cuts.replace_heads_)
             if self.loaded.parts[part].no_projection:
                 inputs = replace(inputs, out_weight=None)
             elif session.projection is not None:
                 self.projections[inputs.layer] = session.projection
             show = partial(
                 attend,
-                recorders=recorders.get(inputs.layer, ()),
+                recorders=layer_recorders,
                 need_output=self.settings.all_outputs or final or inputs.layer < last,
                 tile_elements=self.settings.tile_elements,
-                cuts=cuts_of_layer(variants or self.settings.variants, inputs.layer),
+                cuts=cuts,
             )
             masked = self._masked(inputs, pad)
             if self.settings.same_scores and masked is not inputs:
-                output = show(inputs, observed=masked.spec.mask)
+                output = show(replace(inputs, unselective=None), observed=masked.spec.mask)
             else:
                 output = show(masked)
             if progress is not None:
@@ -126,7 +135,8 @@ class TransformersEngine:
                 raise StopForward
             return output
 
-        session = AttentionCapture(self.loaded.model, on_attention, self.loaded.call_layers)
+        gated = self.loaded.parts[self.loaded.chosen].gated
+        session = AttentionCapture(self.loaded.model, on_attention, self.loaded.call_layers, gated)
         result = self._run(session, batch)
         if missed := set(recorders) - seen:
             message = f"layer {min(missed)} attended to two tokens and not to this text"
@@ -161,7 +171,10 @@ class TransformersEngine:
         if all(isinstance(term, Own) for term in self.settings.terms):
             return inputs
         used = intersect((build_mask(self.settings.terms, own, self.settings.resolved), pad))
-        return replace(inputs, spec=replace(inputs.spec, mask=used))
+        unselective = inputs.unselective
+        if unselective is not None:
+            unselective = intersect((build_mask(self.settings.terms, unselective, self.settings.resolved), pad))
+        return replace(inputs, spec=replace(inputs.spec, mask=used), unselective=unselective)
 
     def run(self, batch: Batch, **more: Any) -> Any:
         """Return the model's result for a batch; `more` is passed to it."""

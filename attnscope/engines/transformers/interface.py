@@ -3,7 +3,7 @@
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, arg
+from attnscope.engines.transformers.taken_outputs import TakenOutputs
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.request.masks.terms import Bidirectional, Mask
 
@@ -67,17 +68,24 @@ class AttentionCapture:
 
     `on_attention` receives the part (`encoder`, `decoder`, `cross`; empty if there is only one), the module and the
     call, and gives the output, (B, H, Q, Ev). `call_layers` has the layer of each call of a part, in order, if its
-    modules do not know it. `projection` is the output projection of the latest layer; None if it was not found.
+    modules do not know it. `gated` are the names of modules with a gate. `projection` is the output projection of the
+    latest layer; None if it was not found.
     """
 
     def __init__(
-        self, model: Any, on_attention: OnAttention, call_layers: Mapping[str, Sequence[int]] | None = None
+        self,
+        model: Any,
+        on_attention: OnAttention,
+        call_layers: Mapping[str, Sequence[int]] | None = None,
+        gated: Collection[str] = (),
     ) -> None:
         self._model = model
         self._on_attention = on_attention
         self._call_layers = call_layers or {}
         self.projection: nn.Module | None = None
         self._names = {id(module): name for name, module in model.named_modules()}
+        self._gated = {model.get_submodule(name) for name in gated}
+        self.taken_outputs = TakenOutputs(self._gated | set(selecting_modules(model)))
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
         # Modules with a layer number that have been called.
@@ -88,12 +96,41 @@ class AttentionCapture:
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
     ) -> Tensor:
         """Return one layer's attention; the arguments are those of the attention interface of transformers."""
+        if self.taken_outputs.instead is not None:
+            return self.taken_outputs.instead
         part, layer = self._locate(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
             raise unsupported_attention(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
+        mask, before = self._selected(module, mask, more, k.shape[2])
         spec = self._spec(q, k, mask, more, layer)
+        unselective = None if before is None else provided_mask(before, q, k, layer)
         weight = self._out_weight(module, q.shape[1] * v.shape[-1])
-        return self._on_attention(part, module, AttentionInputs(layer, q, k, v, spec, weight))
+        return self._on_attention(part, module, AttentionInputs(layer, q, k, v, spec, weight, unselective=unselective))
+
+    def gate_of(self, module: nn.Module, inputs: AttentionInputs) -> Tensor | None:
+        """Return the gate of a module that is running, (B, H, Q, Ev or 1); None if it has none."""
+        if module not in self._gated or self.projection is None:
+            return None
+        gate = self.taken_outputs.gate(module, self.projection, _output_like(inputs))
+        if gate is None:
+            raise unsupported_attention("an output that no gate explains", inputs.layer)
+        return gate
+
+    def replace_taken(self, inputs: AttentionInputs, replace_: Callable[[Tensor], None]) -> None:
+        """Let a function change what the output projection of the running module takes next, (B, H, Q, Ev)."""
+        assert self.projection is not None
+        self.taken_outputs.change_next(self.projection, _output_like(inputs), replace_)
+
+    def _selected(
+        self, module: nn.Module, mask: Tensor | None, more: dict[str, Any], n_keys: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the mask that an indexer's choice of keys makes, and the one before; None without an indexer."""
+        indices = more.pop("indices", None)
+        if isinstance(indices, Tensor) and mask is not None:
+            return selected_keys(mask, indices, n_keys), mask
+        before = self.taken_outputs.argument(module, "attention_mask") if has_indexer(module) else None
+        same = isinstance(before, Tensor) and mask is not None and before.shape == mask.shape
+        return mask, before if same else None
 
     def _locate(self, module: nn.Module) -> tuple[str, int]:
         """Find part and layer: the module's own number, or the order of calls if that is missing or taken."""
@@ -146,13 +183,8 @@ class AttentionCapture:
         if position is not None:  # a table for all positions, (B or 1, H, Q, K)
             parts.append(lambda q, k, heads: position[:, heads][..., q, k].float())
         if mask is not None:
-            if mask.ndim != 4 or mask.shape[1] not in (1, q.shape[1]) or mask.shape[2] not in (1, q.shape[2]):
-                raise unsupported_attention(f"a mask of shape {list(mask.shape)}", layer)
-            floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
-            keys = mask[..., : k.shape[2]]
-            if keys.shape[2:] != (q.shape[2], k.shape[2]):  # one row for all queries, or one cell
-                keys = keys.expand(-1, -1, q.shape[2], k.shape[2])
-            given = ProvidedMask(keys, floor)
+            given = provided_mask(mask, q, k, layer)
+            floor = given.floor
             # it may hold numbers other than 0 and "never"
             if floor is not None and self._ask(given.tensor, "bias", lambda t: ((t != 0) & (t > floor)).any()):
                 parts.append(given.bias)
@@ -175,6 +207,42 @@ class AttentionCapture:
         if key not in self._found:
             self._found[key] = tensor, bool(answer(tensor))  # kept, so that its memory is not reused
         return self._found[key][1]
+
+
+def _output_like(inputs: AttentionInputs) -> Tensor:
+    """Return a tensor with the shape and type of the output of attention, (B, H, Q, Ev)."""
+    return inputs.v.new_empty(1).expand(*inputs.q.shape[:3], inputs.v.shape[-1])
+
+
+def provided_mask(mask: Tensor, q: Tensor, k: Tensor, layer: int) -> ProvidedMask:
+    """Return the mask that transformers made for these queries and keys."""
+    if mask.ndim != 4 or mask.shape[1] not in (1, q.shape[1]) or mask.shape[2] not in (1, q.shape[2]):
+        raise unsupported_attention(f"a mask of shape {list(mask.shape)}", layer)
+    floor = None if mask.dtype == torch.bool else torch.finfo(mask.dtype).min / 2
+    keys = mask[..., : k.shape[2]]
+    if keys.shape[2:] != (q.shape[2], k.shape[2]):  # one row for all queries, or one cell
+        keys = keys.expand(-1, -1, q.shape[2], k.shape[2])
+    return ProvidedMask(keys, floor)
+
+
+def selected_keys(mask: Tensor, indices: Tensor, n_keys: int) -> Tensor:
+    """Return a mask (B, 1, Q, K) without the keys that `indices`, (B, Q, top), leave out; negative ones are none."""
+    rows = indices.new_zeros((*indices.shape[:2], n_keys + 1), dtype=torch.bool)
+    places = torch.where(indices < 0, n_keys, indices).long()
+    selected = rows.scatter(-1, places, value=True)[:, None, :, :n_keys]
+    if mask.dtype == torch.bool:
+        return mask & selected
+    return mask.masked_fill(~selected, torch.finfo(mask.dtype).min)
+
+
+def has_indexer(module: nn.Module) -> bool:
+    """Tell whether a module has an indexer, which selects the keys of every query."""
+    return any(type(child).__name__.endswith("Indexer") for child in module.children())
+
+
+def selecting_modules(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of a model that have an indexer."""
+    return [module for module in model.modules() if has_indexer(module)]
 
 
 def part_of(name: str) -> str:
@@ -202,7 +270,8 @@ def capturing(session: AttentionCapture) -> Iterator[None]:
     """Send the attention calls of models that run inside the block to this session."""
     token = _active.set(session)
     try:
-        yield
+        with session.taken_outputs.listening():
+            yield
     except StopForward:
         pass
     finally:

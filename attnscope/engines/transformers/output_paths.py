@@ -1,42 +1,54 @@
-"""Find out by running what stands between the output of attention and the output projection."""
+"""Find out by running what stands between the output of attention and the residual stream."""
 
+from dataclasses import dataclass
 from typing import Any
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from attnscope.engines.transformers.taken_outputs import by_head, close
 from attnscope.model.module_hooks import in_this_thread
 
 
-class OutputPaths:
-    """Compares weights·v of every call of attention with what its output projection takes.
+@dataclass(frozen=True)
+class _ExpectedOutput:
+    """What the output projection of a call of attention is expected to take, (B, H, Q, Ev), and its weight."""
 
-    They are equal unless the module changes it in between: by a gate (Qwen3-Next), a norm (BitNet) or another factor.
+    call: int
+    output: Tensor
+    weight: Tensor  # (D, H·Ev)
+
+
+class OutputPaths:
+    """Compares every call of attention with what its output projection takes and gives.
+
+    It takes weights·v, or the product of that and a gate, unless the module changes it otherwise: by a norm (BitNet) or
+    by another call (Diff Llama). It gives that times its weight, plus a bias: Σ_j α_ij (g_i ⊙ v_j) W_O = the output.
     """
 
     def __init__(self) -> None:
         self.handles: list[RemovableHandle] = []
-        # calls whose projection took something else than weights·v, by their order
+        # calls whose projection takes something else, and those whose projection does something else, by their order
         self.changed: set[int] = set()
-        self._expected: dict[nn.Module, tuple[int, Tensor]] = {}
+        self.not_linear: set[int] = set()
+        self._expected: dict[nn.Module, _ExpectedOutput] = {}
 
-    def expect(self, call: int, projection: nn.Module | None, output: Tensor) -> None:
-        """Compare the output of a call, (B, H, Q, Ev), with the next input of its projection."""
-        if projection is None:
+    def expect(self, call: int, projection: nn.Module | None, output: Tensor, weight: Tensor | None) -> None:
+        """Compare the output of a call behind its gate, (B, H, Q, Ev), with the next input of its projection."""
+        if projection is None or weight is None:
             return
         if projection not in self._expected:
-            self.handles.append(projection.register_forward_pre_hook(in_this_thread(self._compare)))
-        self._expected[projection] = call, output.transpose(1, 2).flatten(2)
+            self.handles.append(projection.register_forward_hook(in_this_thread(self._compare)))
+        self._expected[projection] = _ExpectedOutput(call, output, weight)
 
-    def _compare(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        call, output = self._expected[module]
-        if not args or not isinstance(args[0], Tensor) or not _equal(args[0], output):
-            self.changed.add(call)
-
-
-def _equal(taken: Tensor, output: Tensor) -> bool:
-    """Tell whether a projection takes the output of attention, in whatever shape and type."""
-    if taken.numel() != output.numel() or taken.shape[-1] != output.shape[-1]:
-        return False
-    return torch.equal(taken.reshape(output.shape), output.to(taken.dtype))
+    def _compare(self, module: nn.Module, args: tuple[Any, ...], projected: Any) -> None:
+        expected = self._expected[module]
+        taken = by_head(args[0] if args else None, expected.output)
+        if taken is None or not close(taken, expected.output.to(taken.dtype)):
+            self.changed.add(expected.call)
+            return
+        bias = getattr(module, "bias", None)
+        again = F.linear(args[0], expected.weight, bias)
+        if not isinstance(projected, Tensor) or projected.shape != again.shape or not close(projected, again):
+            self.not_linear.add(expected.call)

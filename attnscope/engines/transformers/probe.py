@@ -1,7 +1,7 @@
 """Run two tokens through a `transformers` model to find its parts, layers and heads."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.layer_kinds import LayerPaths
-from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing
+from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing, has_indexer
 from attnscope.engines.transformers.layer_lists import ListItem, RunningLayers
 from attnscope.engines.transformers.model_class import first_line
 from attnscope.engines.transformers.output_paths import OutputPaths
@@ -34,6 +34,7 @@ class ModelPart:
     d_value: int
     scale: float
     no_projection: str  # why what a head adds to the residual stream is not known; empty if it is
+    gated: frozenset[str]  # names of the modules that multiply the output of attention by a gate
     looks_ahead: bool  # the first of two tokens sees the second
     position_bias: bool  # a layer adds a bias for every pair of positions (T5)
 
@@ -51,27 +52,48 @@ class _Calls:
     inputs: list[AttentionInputs] = field(default_factory=list)
     listed: list[ListItem | None] = field(default_factory=list)  # the layer that was running
     kinds: list[LayerPaths] = field(default_factory=list)  # how it attends
+    modules: list[nn.Module] = field(default_factory=list)
+    gated: set[nn.Module] = field(default_factory=set)  # modules with a gate
     paths: OutputPaths = field(default_factory=OutputPaths)  # from each to its output projection
 
 
 def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart]:
     """Run two tokens, and see which parts, layers and heads there are."""
+    names = {module: name for name, module in model.named_modules()}
+    parts, running = _run(model, vocab_size, where)
+    changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
+    if changed:
+        parts, running = _run(model, vocab_size, where, changed)
+    return {part: _facts(calls, running, names, where) for part, calls in parts.items()}
+
+
+def _run(
+    model: Any, vocab_size: int, where: str | Path, changed: Collection[nn.Module] = ()
+) -> tuple[dict[str, _Calls], RunningLayers]:
+    """Run two tokens, and find the gates of modules whose output is `changed` in front of the output projection."""
     parts: dict[str, _Calls] = {}
     running = RunningLayers(model)
     sessions: list[AttentionCapture] = []
 
     def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
+        session = sessions[0]
         calls = parts.setdefault(part, _Calls())
         calls.inputs.append(inputs)
         calls.listed.append(running.item)
-        calls.kinds.append((_attention_kind(module),))
+        calls.kinds.append((_attention_kind(module, inputs),))
+        calls.modules.append(module)
         output = attended(inputs)
-        calls.paths.expect(len(calls.inputs) - 1, sessions[0].projection, output)
+        gate = _find_gate(session, module, output) if module in changed else None
+        if gate is not None:
+            calls.gated.add(module)
+        taken = output if gate is None else output * gate
+        calls.paths.expect(len(calls.inputs) - 1, session.projection, taken, inputs.out_weight)
         return output
 
     ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    sessions.append(AttentionCapture(model, on_attention))
+    names = [name for name, module in model.named_modules() if module in changed]
+    sessions.append(AttentionCapture(model, on_attention, gated=names))
     try:
         with torch.inference_mode(), running.watching(), capturing(sessions[0]):
             model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
@@ -87,10 +109,22 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
         sessions.clear()  # it has on_attention, which has it: the two would keep the model's weights
     if not parts:
         raise no_attention_interface(model.config.model_type, where)
-    return {part: _facts(calls, running, where) for part, calls in parts.items()}
+    return parts, running
 
 
-def _facts(calls: _Calls, running: RunningLayers, where: str | Path) -> ModelPart:
+def _find_gate(session: AttentionCapture, module: nn.Module, output: Tensor) -> Tensor | None:
+    """Return the gate of a running module; None if what its projection takes is no product of a gate and the output."""
+    if session.projection is None:
+        return None
+    try:
+        gate = session.taken_outputs.gate(module, session.projection, output)
+        explained = gate is not None and session.taken_outputs.explains(gate, module, session.projection, output)
+    except Exception:  # a module may not run twice
+        return None
+    return gate if explained else None
+
+
+def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str], where: str | Path) -> ModelPart:
     inputs = calls.inputs
     shapes = {(call.q.shape[1], call.k.shape[1], call.q.shape[-1], call.v.shape[-1]) for call in inputs}
     if len({heads for heads, *_ in shapes}) > 1:
@@ -121,13 +155,16 @@ def _facts(calls: _Calls, running: RunningLayers, where: str | Path) -> ModelPar
         d_value=first.v.shape[-1],
         scale=first.spec.scale,
         no_projection=_no_projection(calls),
+        gated=frozenset(names[module] for module in calls.gated),
         looks_ahead=any(map(_looks_ahead, inputs)),
         position_bias=any(call.spec.bias_name == RELATIVE for call in inputs),
     )
 
 
-def _attention_kind(module: nn.Module) -> str:
+def _attention_kind(module: nn.Module, inputs: AttentionInputs) -> str:
     """Return the kind of a path that attends."""
+    if inputs.unselective is not None or has_indexer(module):
+        return "sparse"
     return "window" if getattr(module, "sliding_window", None) else "softmax"
 
 
@@ -137,7 +174,10 @@ def _no_projection(calls: _Calls) -> str:
         return "the model's output projection was not found"
     if calls.paths.changed:
         layer = calls.inputs[min(calls.paths.changed)].layer
-        return f"in layer {layer}, a gate, norm or factor stands between weights·v and the output projection"
+        return f"in layer {layer}, something other than a gate stands between weights·v and the output projection"
+    if calls.paths.not_linear:
+        layer = calls.inputs[min(calls.paths.not_linear)].layer
+        return f"in layer {layer}, the output projection does more than multiply by its weight"
     return ""
 
 

@@ -14,13 +14,15 @@ from attnscope.model.workers import Deferred
 
 # Value for a key out of reach; in other stages it is 0, since such a key has no weight.
 _EMPTY = {"scores": torch.nan, "scaled": torch.nan, "masked": -torch.inf, "allowed": 0.0}
+_WIDE = {"output", "gated"}  # stages without keys
 
 
 class MatrixRecorder(Recorder):
     """Whole matrices of stages, contributions (`value`, `projected`) or `allowed`, for rows and columns (sorted).
 
-    `output` is kept in its whole width. With `mean`, they are summed over heads (and over every layer that it is shown)
-    instead of kept apart. `into` is memory that other recorders fill, too, and the place of the first head in it.
+    `output`, and `gated`, the same behind a gate, are kept in their whole width. With `mean`, all are summed over heads
+    (and over every layer that it is shown) instead of kept apart. `into` is memory that other recorders fill, too, and
+    the place of the first head in it.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class MatrixRecorder(Recorder):
         sums = dict[str, Tensor]()
         for stage in self.stages:
             part = overlap.cut(tile.stage(stage))  # (B, h, r, k)
-            if stage != "output":
+            if stage not in _WIDE:
                 part = self._spread(stage, part, tile)  # (B, h, r, columns)
             if stage not in _EMPTY and fully_masked is not None:
                 part = part.masked_fill(fully_masked[..., None], torch.nan)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.findings.row_statistics import ROW_STATISTICS, STATISTICS, WITHIN, RowWeights
+from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS, STATISTICS, WITHIN, RowWeights
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.matmul import matmul_transposed, sums_of_products
 from attnscope.model.recorders.base import KeyTokens, diagonal_band
@@ -25,7 +25,7 @@ class RowRecorder(Recorder):
 
     Attributes:
         recorded: Statistic to (B, heads, rows), in the order of `names`.
-        sink: Weight of each row on the head's sink, in the same form; None if the layer has none.
+        of_layers: What only some layers have (row_statistics.LAYER_STATISTICS), by name, in the same form.
         fully_masked: Fully masked rows, (B, heads, rows), bool. No weight says so: a sink may take all that a row has.
     """
 
@@ -52,17 +52,17 @@ class RowRecorder(Recorder):
         self._all = of_all.permute(2, 0, 1, 3)  # (statistics, B, heads, rows)
         self.recorded = dict(zip(self.names, self._all, strict=True))
         self.fully_masked = make_array("fully_masked", self._shape, self._device, dtype=torch.bool)
-        self.sink: Tensor | None = None
+        self.of_layers: dict[str, Tensor] = {}
         self._making = Lock()
         self.specs: dict[int, AttentionSpec] = {}
         self.widths: dict[int, int] = {}  # numbers in a query and a key of each layer
 
-    def _with_sink(self) -> Tensor:
+    def _of_layer(self, name: str) -> Tensor:
         with self._making:
-            if self.sink is None:
-                # In a block, a layer without sinks has no weight on them.
-                self.sink = self._make_array("rows.sink", self._shape, self._device)
-        return self.sink
+            if name not in self.of_layers:
+                fill = LAYER_STATISTICS[name].absent
+                self.of_layers[name] = self._make_array(f"rows.{name}", self._shape, self._device, fill)
+        return self.of_layers[name]
 
     def take(self, rows: RowWeights, sink: Tensor | None, fully_masked: Tensor, inputs: AttentionInputs) -> None:
         """Keep the statistics of a whole layer: `rows` and `sink` give (B, H, Q), `fully_masked` is (B, Q)."""
@@ -70,7 +70,7 @@ class RowRecorder(Recorder):
         self.widths[inputs.layer] = inputs.q.shape[-1]
         self.fully_masked[:] = fully_masked[:, None, as_slice(self.rows)]
         if sink is not None:
-            self._with_sink()[:] = self.select(sink)
+            self._of_layer("sink")[:] = self.select(sink)
         for statistic in self._statistics:
             self.recorded[statistic.name][:] = self.select(statistic.compute(rows))
 
@@ -80,11 +80,12 @@ class RowRecorder(Recorder):
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         if fully_masked is not None:
             self.fully_masked[:, overlap.index, overlap.rows] = fully_masked
-        if tile.sink is not None:
-            on_sink = overlap.select_rows(overlap.row_span(tile.sink))
-            if fully_masked is not None:
-                on_sink = on_sink.masked_fill(fully_masked, torch.nan)
-            self._with_sink()[:, overlap.index, overlap.rows] = on_sink
+        for name, numbers in (("sink", tile.sink), ("unselected", tile.unselected), ("gate", tile.gate)):
+            if numbers is not None:
+                of_rows = overlap.select_rows(overlap.row_span(numbers))
+                if fully_masked is not None:
+                    of_rows = of_rows.masked_fill(fully_masked, torch.nan)
+                self._of_layer(name)[:, overlap.index, overlap.rows] = of_rows
         if tile.k0 == tile.k1 or not self._statistics:
             return
         rows = rows_of_tile(self, tile, overlap)

@@ -45,9 +45,10 @@ class ColumnRecorder(SumRecorder):
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         self._layers.add(tile.inputs.layer)
         shown = self._shown[:, as_slice(self.rows[overlap.rows])].float()[:, None, None]  # (B, 1, 1, r)
-        part = (shown @ overlap.cut(tile.weights)).squeeze(2)  # (B, h, k)
-        if self._by != "weight":
-            part = part * tile.norms(self._by)[:, overlap.heads]
+        given = overlap.cut(tile.weights if self._by == "weight" or tile.inputs.gate is None else tile.stage(self._by))
+        part = (shown @ given).squeeze(2)  # (B, h, k)
+        if self._by != "weight" and tile.inputs.gate is None:
+            part = part * tile.norms(self._by)[:, overlap.heads, 0]
         place = slice(None), self.place(overlap), slice(tile.k0, tile.k1)
         return partial(add_to, self._sum, self.over_heads(part), place)
 
@@ -154,7 +155,7 @@ def _run_membership(lengths: Tensor, width: int, size: int) -> Tensor:
 
 
 class MeanOutputRecorder(Recorder):
-    """The output of heads, averaged over the queries of all texts that are `real`, (B, Q), not padding."""
+    """The output of heads behind their gate, averaged over the queries of all texts that are `real`, (B, Q)."""
 
     def __init__(self, heads: Sequence[int], width: int, real: Tensor) -> None:
         super().__init__(heads, range(real.shape[1]))
@@ -163,7 +164,7 @@ class MeanOutputRecorder(Recorder):
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         real = self._real[:, as_slice(self.rows[overlap.rows])].float()[:, None, :, None]  # (B, 1, r, 1)
-        part = (overlap.cut(tile.output) * real).sum((0, 2))  # (h, Ev)
+        part = (overlap.cut(tile.gated) * real).sum((0, 2))  # (h, Ev)
         return partial(add_to, self._sum, part, (overlap.index,))
 
     def compute(self) -> Tensor:

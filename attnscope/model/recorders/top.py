@@ -1,6 +1,7 @@
 """Record the strongest sources of every row."""
 
 from collections.abc import Sequence
+from threading import Lock
 
 import numpy as np
 import torch
@@ -46,6 +47,8 @@ class TopRecorder(Recorder):
         self._weight = make_array("top.weight", shape, eligible.device, torch.nan)
         self._make_array = make_array
         self._norms: dict[str, Tensor] = {}
+        self._gated: dict[str, Tensor] = {}
+        self._making = Lock()
 
     def _record(self, tile: Tile, overlap: Overlap) -> None:
         if tile.k0 == tile.k1 or not self.count:
@@ -57,7 +60,7 @@ class TopRecorder(Recorder):
             none = keys < 0
             self._keep_keys(overlap, torch.where(none, keys, keys + tile.k0))
             weights = overlap.cut(tile.summary.strongest)[..., :n].masked_fill(none, torch.nan)
-            self._weight[:, overlap.index, overlap.rows, :n] = weights
+            self._keep_measures(tile, overlap, keys, weights)
             return
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         measure = self._ranked(tile, overlap, weights)
@@ -65,16 +68,36 @@ class TopRecorder(Recorder):
         known = known and measure.device.type == "cpu"
         keys, values = strongest(measure, self.count, tile.peaks if known else None)
         none = values == -torch.inf
+        self._keep_keys(overlap, (keys + tile.k0).masked_fill(none, -1))
+        self._keep_measures(tile, overlap, keys, weights.gather(-1, keys).masked_fill_(none, torch.nan))
+
+    def _keep_measures(self, tile: Tile, overlap: Overlap, keys: Tensor, weights: Tensor) -> None:
+        """Keep the weights of the strongest keys of rows, (B, h, r, n), which `keys` counts from the tile's first.
+
+        Behind a gate, norms of values differ from row to row, and contributions are kept, too.
+        """
         n = keys.shape[-1]
-        self._keep_keys(overlap, (keys + tile.k0).masked_fill_(none, -1))
-        self._weight[:, overlap.index, overlap.rows, :n] = weights.gather(-1, keys).masked_fill_(none, torch.nan)
+        self._weight[:, overlap.index, overlap.rows, :n] = weights
+        if tile.inputs.gate is None:
+            return
+        for name in self._names:
+            if name != "weight":
+                norms = overlap.cut(tile.norms(name)).gather(-1, keys.clamp_min(0))
+                self._gated_array(name)[:, overlap.index, overlap.rows, :n] = weights * norms
+
+    def _gated_array(self, name: str) -> Tensor:
+        with self._making:
+            if name not in self._gated:
+                shape = tuple(self._weight.shape)
+                self._gated[name] = self._make_array(f"top.{name}", shape, self._weight.device, torch.nan)
+        return self._gated[name]
 
     def _keep_keys(self, overlap: Overlap, keys: Tensor) -> None:
         # Through a list of heads, torch writes only numbers of the same type.
         self.keys[:, overlap.index, overlap.rows, : keys.shape[-1]] = keys.to(self.keys.dtype)
 
     def _take_norms(self, inputs: AttentionInputs) -> None:
-        for name in self._names:
+        for name in self._names if inputs.gate is None else ():
             if name != "weight" and name not in self._norms:
                 norms = inputs.value_norms if name == "value" else inputs.projected_norms
                 self._norms[name] = norms[:, as_slice(self.heads)]  # (B, heads, K)
@@ -95,7 +118,8 @@ class TopRecorder(Recorder):
         buffer = tile.workspace.buffer("recorder", masked.shape, masked.device)
         if self.by == "weight":
             return buffer.copy_(masked).masked_fill_(excluded, -torch.inf)
-        norms = tile.norms(self.by)[:, overlap.heads, None]  # (B, h, 1, k)
+        norms = tile.norms(self.by)  # (B, h, 1 or r, k)
+        norms = norms[:, overlap.heads] if norms.shape[2] == 1 else overlap.cut(norms)
         return torch.mul(weights, norms, out=buffer).masked_fill_((masked == -torch.inf) | excluded, -torch.inf)
 
     @property
@@ -104,6 +128,8 @@ class TopRecorder(Recorder):
         keys = self.keys.clamp_min(0).long().flatten(2)
 
         def measure(name: str) -> Tensor:
+            if name in self._gated:
+                return self._gated[name]
             norms = self._norms.get(name)  # of no tile that held a key: every weight is NaN then
             return self._weight if norms is None else self._weight * norms.gather(-1, keys).view_as(self._weight)
 
@@ -111,7 +137,7 @@ class TopRecorder(Recorder):
 
     def finish(self) -> None:
         for name, numbers in self.measures.items():
-            if name != "weight":
+            if name != "weight" and name not in self._gated:
                 self._make_array(f"top.{name}", tuple(numbers.shape), numbers.device, torch.nan)[:] = numbers
         self._norms = {}
 

@@ -37,16 +37,16 @@ class OtherText:
         for cut in cuts:
             for layer, head in cut.heads if cut.queries is None else ():
                 heads.setdefault(layer, set()).add(head)
-        self._outputs = {n: MatrixRecorder(["output"], sorted(chosen), rows, []) for n, chosen in heads.items()}
+        self._outputs = {n: MatrixRecorder(["gated"], sorted(chosen), rows, []) for n, chosen in heads.items()}
         self._row, self._key, self._weights = _edge_recorders(cuts)
         self._values = {n: ValueRecorder(recorder.heads, recorder.rows) for n, recorder in self._weights.items()}
         self.recorders = _by_layer(self._outputs, self._weights, self._values)
         self._made: dict[tuple[str, int], Tensor] = {}
 
     def head(self, layer: int, head: int) -> Tensor:
-        """Return the head's output for every query, (Q, Ev)."""
+        """Return the head's output for every query, behind its gate if it has one, (Q, Ev)."""
         place = self._outputs[layer].heads.index(head)
-        return self._matrices("output", layer, self._outputs[layer])[place]
+        return self._matrices("gated", layer, self._outputs[layer])[place]
 
     def edges(self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]) -> Tensor:
         """Return Σ α_ij·v_j over these keys in the other text, (heads, queries, Ev)."""

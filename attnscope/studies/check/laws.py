@@ -124,9 +124,11 @@ def sdpa_difference(layer: LayerStages) -> Tensor:
 def projection_difference(layer: LayerStages, projection: nn.Module, went_on: Tensor) -> Tensor:
     """Return the difference of the projection's output when the model ran, (B, Q, D), from that of weights·v, (H,).
 
-    It is equal for all heads.
+    Behind a gate, from that of gate ⊙ weights·v. It is equal for all heads.
     """
     output = layer.stages["output"]  # (B, H, Q, Ev)
+    if layer.inputs.gate is not None:
+        output = output * layer.inputs.gate
     joined = output.transpose(1, 2).flatten(2).to(layer.inputs.v.dtype)  # (B, Q, H·Ev)
     expected = projection(joined.to(went_on.device))
     gap = largest_difference(went_on.reshape(expected.shape)[:, None], expected[:, None])

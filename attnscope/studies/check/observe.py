@@ -112,8 +112,13 @@ def _on_cpu(layer: LayerStages) -> LayerStages:
         bias=None if bias is None else lambda q, k, heads: bias[..., heads[:, None, None], q, k],
         sinks=None if spec.sinks is None else spec.sinks.cpu(),
     )
+    gate = None if inputs.gate is None else inputs.gate.cpu()
+    unselective = inputs.unselective
+    if unselective is not None and (visible := unselective.allowed(at[0][:, None], at[1][None])) is not None:
+        unselective = MatrixMask(visible.cpu())
+    sides = replace(inputs, q=inputs.q.cpu(), k=inputs.k.cpu(), v=inputs.v.cpu())
     return LayerStages(
-        replace(inputs, q=inputs.q.cpu(), k=inputs.k.cpu(), v=inputs.v.cpu(), spec=spec),
+        replace(sides, spec=spec, gate=gate, unselective=unselective),
         {stage: values.cpu() for stage, values in layer.stages.items()},
         layer.fully_masked.cpu(),
         layer.sink.cpu(),

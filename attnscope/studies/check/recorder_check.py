@@ -18,7 +18,7 @@ from attnscope.findings.arrays import Array
 from attnscope.findings.check import Check
 from attnscope.findings.heads import HeadReport
 from attnscope.findings.record_parts import reported_parts
-from attnscope.findings.row_statistics import ROW_STATISTICS, WholeRows
+from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS, WholeRows
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import Batch
 from attnscope.model.recorders import RecordedTokens
@@ -130,19 +130,28 @@ class RecomputedHead:
         self._dead = _numpy(seen.fully_masked[0, head]).astype(bool)  # (Q,)
         self._masked = _numpy(seen.stages["masked"][0, head])  # (Q, K)
         self._weights = np.where(self._dead[:, None], 0.0, _numpy(seen.stages["weights"][0, head]))
-        sink = np.where(self._dead, np.nan, _numpy(seen.sink[0, head]))
-        self._sink = None if seen.inputs.spec.sinks is None else sink
+        self._of_layer = {  # by name, as in row_statistics.LAYER_STATISTICS
+            name: np.where(self._dead, np.nan, numbers) for name, numbers in _layer_numbers(seen, head).items()
+        }
         self._sources = sources
         self._special = np.array([token.special for token in sources])
         self._self_attention = self_attention
         value = _numpy(seen.inputs.v[0, head // (seen.inputs.q.shape[1] // seen.inputs.v.shape[1])])  # (K, Ev)
-        self._norms = {"weight": np.ones(len(value)), "value": np.linalg.norm(value, axis=-1)}
+        # norms of the value that each query reads of each key, (Q, K), or (1, K) without a gate
+        gate = np.ones((1, 1)) if seen.inputs.gate is None else _numpy(seen.inputs.gate[0, head])
+        gated = [value * factors for factors in gate]
+        self._norms = {"weight": np.ones((1, len(value))), "value": np.linalg.norm(gated, axis=-1)}
         if seen.projection is None:
             self._norms["projected"] = self._norms["value"]
         else:
             width = value.shape[1]
             part = _numpy(seen.projection[:, head * width : (head + 1) * width])  # (D, Ev)
-            self._norms["projected"] = np.linalg.norm(value @ part.T, axis=-1)
+            self._norms["projected"] = np.linalg.norm([of_row @ part.T for of_row in gated], axis=-1)
+
+    def _norms_of(self, name: str, query: int) -> Array:
+        norms = self._norms[name]
+        of_row: Array = norms[min(query, len(norms) - 1)]
+        return of_row
 
     def contributors(self, report: HeadReport, selection: Selection) -> float:
         """Return the largest error of the recorded strongest sources; infinite for an invalid key."""
@@ -159,11 +168,12 @@ class RecomputedHead:
                 return np.inf
             for name, values in measures.items():
                 if values is not None:
-                    expected = np.where(listed < 0, np.nan, self._weights[query, listed] * self._norms[name][listed])
+                    factors = self._weights[query] * self._norms_of(name, query)
+                    expected = np.where(listed < 0, np.nan, factors[listed])
                     worst = max(worst, _apart(values[row], expected))
             # Ranking by weight uses the very scores that the recorder saw, so no deviation is allowed.
             exact = selection.by == "weight"
-            ranks = self._masked[query] if exact else self._weights[query] * self._norms[selection.by]
+            ranks = self._masked[query] if exact else self._weights[query] * self._norms_of(selection.by, query)
             free[keys] = False
             order = np.concatenate((ranks[keys], [ranks[free].max()] if free.any() and len(keys) else []))
             rise = float(np.diff(order).max(initial=0.0))
@@ -176,11 +186,14 @@ class RecomputedHead:
         """Return the largest difference between recorded and recomputed row statistics."""
         expected = self._statistics()
         gaps = [_apart(getattr(report.rows, name), values[selection.rows]) for name, values in expected.items()]
-        if self._sink is not None and report.rows.sink is not None:
-            gaps.append(_apart(report.rows.sink, self._sink[selection.rows]))
+        recorded = {name: getattr(report.rows, name) for name in LAYER_STATISTICS}
+        recorded = {name: numbers for name, numbers in recorded.items() if numbers is not None}
+        for name, numbers in recorded.items():
+            absent = np.where(self._dead, np.nan, LAYER_STATISTICS[name].absent)
+            gaps.append(_apart(numbers, self._of_layer.get(name, absent)[selection.rows]))
         fully_masked = [query for query in selection.rows if self._dead[query]]
-        extent = report.fully_masked == fully_masked and (report.rows.sink is None) == (self._sink is None)
-        return max(gaps) if extent else np.inf
+        complete = report.fully_masked == fully_masked and self._of_layer.keys() <= recorded.keys()
+        return max(gaps) if complete else np.inf
 
     def _statistics(self) -> dict[str, Array]:
         """Return every statistic, (Q,) each; NaN for a row that sees nothing, or if it has no meaning."""
@@ -200,9 +213,7 @@ class RecomputedHead:
         mass = self._weights.sum(0)
         gaps = [_apart(report.columns, mass)]
         gaps.append(_apart(report.pooled.weights, self._pooled(report.pooled.queries, report.pooled.keys)))
-        facts = self._statistics()
-        if self._sink is not None:
-            facts["sink"] = self._sink
+        facts = self._statistics() | self._of_layer
         for name, values in facts.items():
             known = values[counted & ~np.isnan(values)]
             mean = getattr(report.means, name)
@@ -221,6 +232,27 @@ class RecomputedHead:
             if len(live):
                 pooled[run] = live.mean(0)
         return pooled
+
+
+def _layer_numbers(seen: LayerStages, head: int) -> dict[str, Array]:
+    """Return the numbers of a head's rows that only some layers have, (Q,) each."""
+    inputs = seen.inputs
+    numbers = {}
+    if inputs.spec.sinks is not None:
+        numbers["sink"] = _numpy(seen.sink[0, head])
+    if inputs.gate is not None:
+        numbers["gate"] = _numpy(inputs.gate[0, head]).mean(-1)
+    if inputs.unselective is not None:
+        scaled = _numpy(seen.stages["scaled"][0, head])
+        places = [torch.arange(n, device=inputs.q.device) for n in scaled.shape]
+        visible = inputs.unselective.allowed(places[0][:, None], places[1][None])
+        every = scaled if visible is None else np.where(_numpy(visible[0, 0]) > 0, scaled, -np.inf)
+        largest = every.max(-1, keepdims=True)
+        powers = np.exp(every - largest)
+        sink = 0.0 if inputs.spec.sinks is None else np.exp(float(inputs.spec.sinks[head]) - largest[:, 0])
+        selected = _numpy(seen.stages["masked"][0, head]) > -np.inf
+        numbers["unselected"] = (powers * ~selected).sum(-1) / (powers.sum(-1) + sink)
+    return numbers
 
 
 def _numpy(tensor: Tensor) -> Array:

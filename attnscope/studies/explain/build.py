@@ -50,13 +50,19 @@ def build(
     if np.isfinite(captured["masked"]).any():
         softmax = arithmetic.exponentials(captured["masked"], captured["sink"][0] if "sink" in captured else None)
     blend = output = np.zeros(0)
-    projected = sink = None
+    gate = gated = projected = sink = None
     if softmax is not None:
         blend = captured["weights"] @ captured["v"]
         output = captured["output"]
+        passed_on = output
+        if "gate" in captured:
+            passed_on = captured["gate"] * output
+            gate = vector("gate", "a factor for every dimension of the output", captured["gate"])
+            gated = vector("gated output", "gate ⊙ output", passed_on)
         if "out" in captured:
-            made = f"W_O of head {head} × output: what this head adds to the residual stream"
-            projected = vector("projected", made, captured["out"] @ output)
+            name = "output" if gated is None else gated.name
+            made = f"W_O of head {head} × {name}: what this head adds to the residual stream"
+            projected = vector("projected", made, captured["out"] @ passed_on)
         if "sink" in captured:
             logit, weight = captured["sink"].tolist()
             sink = Sink(logit, float(np.exp(logit - softmax[1])), weight)
@@ -89,6 +95,8 @@ def build(
             *rest_of_layer[1],
         ],
         sink=sink,
+        gate=gate,
+        gated=gated,
         effects=None if softmax is None else _effects(captured, spec.scale, spec.softcap),
         rest_of_layer=rest_of_layer[0],
     )

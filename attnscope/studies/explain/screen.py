@@ -159,9 +159,13 @@ def _output(e: Explanation, axis: Axis, settings: DisplaySettings) -> Iterator[V
         share = number_text(e.sink.weight, settings.precision)
         yield _say(f"the sink's {share} adds nothing: the sink has no value vector", "dim")
     yield from _check(e.check("output"))
-    if e.projected is not None:
-        yield GAP
-        yield _vector(e.projected, settings)
+    for vector in (e.gate, e.gated, e.projected):
+        if vector is not None:
+            yield GAP
+            yield _vector(vector, settings)
+    if e.gate is not None:
+        mean = number_text(float(e.gate.values.mean()), settings.precision)
+        yield _say(f"the gate lets {mean} of the output through on average: near 0, it is closed", "dim")
 
 
 def _rest_of_layer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:

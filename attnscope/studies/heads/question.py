@@ -10,7 +10,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.findings.arrays import Array
 from attnscope.findings.head_findings import HeadScores, KeyContrast, MeasuredText
 from attnscope.findings.merge_pieces import whole_words
-from attnscope.findings.row_statistics import ROW_STATISTICS
+from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import PositionSelection
 from attnscope.run.pass_plan import batches_by_length, plan_passes
@@ -35,7 +35,11 @@ OF_KEYS = {
     "value": "Contribution α·‖v‖ of key to query, summed over keys, averaged over queries.",
     "projected": "Contribution α·‖v W_O‖ of key to query, summed over keys, averaged over queries.",
 }
-MEASURES = OF_KEYS | {statistic.name: statistic.of_head for statistic in ROW_STATISTICS}
+MEASURES = (
+    OF_KEYS
+    | {statistic.name: statistic.of_head for statistic in ROW_STATISTICS}
+    | {name: statistic.of_head for name, statistic in LAYER_STATISTICS.items()}
+)
 _LARGEST = {statistic.name for statistic in ROW_STATISTICS if statistic.largest}
 
 
@@ -81,6 +85,8 @@ def ask_heads(
         total = np.maximum(total, sums) if largest else total + sums
         count = count + counts
     assert engine is not None
+    if measure in LAYER_STATISTICS and not count.any():
+        raise UsageError("no layer of the model has one", where=arg("measure", measure))
     with np.errstate(invalid="ignore", divide="ignore"):
         plus, minus_values = np.where(count > 0, total if largest else total / count, np.nan).astype(np.float32)
     measured = []
@@ -147,11 +153,11 @@ class _Question:
         self._shown = shown[:, every].cpu()
         self._wanted = wanted.cpu()
         heads = range(engine.sizes[1])
-        names = () if measure in OF_KEYS else (measure,)
+        names = () if measure in OF_KEYS or measure in LAYER_STATISTICS else (measure,)
         self._sizes = engine.sizes
         self._rows = {layer: RowRecorder(heads, every, batch.sources, names) for layer in engine.layers}
         self._columns: dict[int, ColumnRecorder] = {}
-        if not names:
+        if measure in OF_KEYS:
             for layer in engine.layers:
                 self._columns[layer] = ColumnRecorder(heads, every, shown, batch.sources, by=measure)
         self.recorders: dict[int, list[Recorder]] = {layer: [rows] for layer, rows in self._rows.items()}
@@ -174,8 +180,10 @@ class _Question:
                 of_keys = self._columns[layer].compute().cpu().double()  # (B, H, K)
                 total = (of_keys * self._wanted[:, :, None]).sum((1, 3))  # (2, H)
                 count = live.sum((0, 2))
+            elif self._measure in LAYER_STATISTICS and self._measure not in rows.of_layers:
+                continue
             else:
-                values = rows.recorded[self._measure].cpu().double()  # (B, H, rows)
+                values = (rows.recorded | rows.of_layers)[self._measure].cpu().double()  # (B, H, rows)
                 known = live & ~values.isnan()
                 count = known.sum((0, 2))
                 if self._measure in _LARGEST:

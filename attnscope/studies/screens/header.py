@@ -11,7 +11,7 @@ from msgspec import structs
 from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
 from attnscope.findings.heads import STAGES, HeadReport
 from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance, TokenizedText
-from attnscope.findings.row_statistics import ROW_STATISTICS, Means
+from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS, Means
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import Token, continues, describe_unknown
 from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
@@ -302,7 +302,10 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     """Describe the average of all rows, or of those shown, without special tokens, as in the choice of a head."""
     sources = text.sources[: len(text.sources) - text.padding]
     # place in the header (see RowStatistic), name, keys of a weight, format, and group: commas join facts of one group
-    shown: list[tuple[int, str, str | None, str, str]] = [(5, "sink", "the sink", "", "on")]
+    shown: list[tuple[int, str, str | None, str, str]] = [
+        (statistic.place, name, statistic.on, "", "on" if statistic.on else name)
+        for name, statistic in LAYER_STATISTICS.items()
+    ]
     for statistic in ROW_STATISTICS:
         needs_token = statistic.key_token is None or any(map(statistic.key_token, sources))
         near = statistic.within is None or (head.means is not None and statistic.within < len(text.tokens))
@@ -319,6 +322,8 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
         value = getattr(means, name)
         of_weight = "" if facts else " of its weight"
         and_pieces = " and pieces" if pieces and name == "other" else ""
+        if name in LAYER_STATISTICS:
+            form = LAYER_STATISTICS[name].phrase_of(value)
         facts.append(form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}{and_pieces}")
     for n, (fact, following) in enumerate(pairwise(shown)):
         facts[n] += "," if fact[-1] == following[-1] else ";"

@@ -27,6 +27,8 @@ from attnscope.views.walk.scene import Forecast, Scene, WalkHead
 # Statistics in the order in which they are shown; `within` follows.
 _STATISTICS = {
     "entropy": "entropy {} bits",
+    "gate": "gate {}",
+    "unselected": "missed by the indexer {}",
     "self": "itself {}",
     "first": "first {}",
     "special": "special {}",

@@ -24,7 +24,7 @@ DECIMALS = {"distance": 1}
 _STATISTIC = 2
 _WEIGHT = 3
 # Statistics of rounded heads.
-_SUMMARY = ("entropy", "first", "special", "self", "other", "distance", "sink")
+_SUMMARY = ("entropy", "gate", "first", "special", "self", "other", "distance", "sink", "unselected")
 
 
 _STAGES = {
@@ -36,6 +36,8 @@ _STAGES = {
 }
 _PHRASES = {
     "entropy": "entropy, bits",
+    "gate": "gate on the output",
+    "unselected": "missed by the indexer",
     "first": "on the first token",
     "special": "on special tokens",
     "self": "on itself",

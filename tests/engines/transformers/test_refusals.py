@@ -57,10 +57,6 @@ def test_architectures_that_hide_their_attention(folders, name):
     assert "does not run through transformers' attention interface" in refused(folders(name))
 
 
-def test_an_architecture_that_chooses_keys_in_a_way_of_its_own(folders):
-    assert "layer 0 passes a tensor 'indices' to its attention; attnscope refuses" in refused(folders("deepseek_v32"))
-
-
 def test_an_architecture_that_passes_an_unknown_tensor(folders, monkeypatch):
     run_attention = interface.AttentionCapture.run_attention
 
