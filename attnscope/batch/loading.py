@@ -7,6 +7,7 @@ another one, which ends at once, finds out what the header says.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,13 +18,12 @@ from attnscope.base.files.mask_files import cells_digest
 from attnscope.base.system.forking import Connection, fork
 from attnscope.base.system.gpu import WORTH_A_GPU, count_gpus, cuda_device, gpu_memory, has_gpu_driver
 from attnscope.base.system.memory import machine_memory
-from attnscope.base.system.processor import count_threads
+from attnscope.base.system.processor import count_cpus, count_threads
 from attnscope.batch.blocks import SelectedItems, with_blocks
 from attnscope.batch.dump_reader import decoded
-from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings, find_change
+from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, SCHEMA, Grouping, Header, InputFacts, Settings, find_change
 from attnscope.batch.journal import Journal
 from attnscope.batch.preparing import NUMBER_BYTES, count_units, run_config
-from attnscope.batch.trial import choose_workers
 from attnscope.batch.worker import ModelWorker
 from attnscope.checkpoints.source import ModelSource
 from attnscope.engines.torch_setup import limit_threads
@@ -55,6 +55,10 @@ _SHARE_OF_GPU = 4  # a group and what is kept of it take at most this part of th
 _LARGE = 5e8  # parameters of layers from which weights may take longer than a few tokens
 _FEWEST = 256  # tokens of a window: fewer at a time take longer each
 _SPANS = 16  # spans that a text is taken to have, each of which is cut
+_WORTH_WORKERS = 10.0  # seconds of one process below which workers are not started
+_TOKEN_SECONDS = 1e-4  # that a token takes beside its multiplications: a guess
+_MULTIPLICATIONS = 5e10  # in a second: a guess
+_FIRST_TEXTS = 1024  # in which one block for each worker is looked for
 _FIRST = 64  # tokens of the first window at most: something is saved as soon as the model is there
 
 
@@ -196,7 +200,7 @@ class Loader:
             bounds = with_blocks(bounds, settings, self.items.costs)
         if workers is None:
             a_token = source.config.n_layers * layer_parameters(source.config)
-            workers, bounds = choose_workers(model, bounds, run.threads, self.items, holds, a_token)
+            workers, bounds = choose_workers(bounds, run.threads, self.items, a_token)
         elif workers:
             bounds = replace(bounds, threads=bounds.threads or run.threads or 1)
         bounds = replace(bounds, threads=limit_threads(bounds.threads))
@@ -209,6 +213,29 @@ class Loader:
         if old is not None:
             _check_same(old, new, journal.path)
         return Loaded(lambda number: model, new, holds, workers)
+
+
+def choose_workers(bounds: Grouping, threads: int | None, items: SelectedItems, a_token: float) -> tuple[int, Grouping]:
+    """Return the number of workers, 0 for this process alone, and the bounds with the number of threads.
+
+    A worker has one thread: its products wait for no other thread, and what is beside them runs in parallel, too, so
+    that two workers on two CPUs have 1.4 times the speed of one process with two threads (benchmarks/workers.py). A
+    short run would not make up for their start. A dump that is resumed keeps its number of threads, which decides the
+    last bits of numbers: with one, workers go on; with several, this process.
+
+    Args:
+        a_token: Multiplications of a token.
+    """
+    cpus = count_cpus()
+    if bounds.threads:
+        return (cpus if bounds.threads == 1 and cpus > 1 else 0), bounds
+    tokens = items.characters() / CHARACTERS_OF_A_TOKEN
+    seconds = tokens * (_TOKEN_SECONDS + a_token / _MULTIPLICATIONS)
+    blocks = {item.block for item in islice(items.select(bounds), _FIRST_TEXTS)}
+    workers = min(cpus, len(blocks))
+    if workers < 2 or seconds < _WORTH_WORKERS:
+        return 0, replace(bounds, threads=limit_threads(0))
+    return workers, replace(bounds, threads=threads or 1)
 
 
 def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tuple[Grouping, int, str, MemoryLimit]:

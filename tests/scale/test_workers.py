@@ -300,45 +300,31 @@ def test_workers_end_with_their_parent(folder):
     assert content(folder / "d.jsonl") == content(folder / "whole.jsonl")
 
 
-def test_auto_measures(folder, monkeypatch):
-    """Two processes that sleep are twice as fast as one; a short run is not worth a trial."""
+def test_auto_takes_workers_where_a_run_is_long(folder, monkeypatch):
     from msgspec.structs import replace
 
-    from attnscope.batch import trial
+    from attnscope.batch import loading
     from attnscope.batch.blocks import SelectedItems
     from attnscope.batch.header import Settings
     from attnscope.batch.reader import InputReader
 
-    monkeypatch.setattr(trial, "count_cpus", lambda: 2)
-    monkeypatch.setattr(trial, "limit_threads", lambda wanted: wanted or 2)
+    monkeypatch.setattr(loading, "count_cpus", lambda: 2)
+    monkeypatch.setattr(loading, "limit_threads", lambda wanted: wanted or 2)
     new = replace(BLOCKS, threads=0)
     with InputReader("texts.txt", None, "text") as given:
         given.facts()
         items = SelectedItems(given, Settings())
 
-        def chosen(work, bounds, a_token=0.0, worth=0.0):
-            monkeypatch.setattr(trial, "_WORTH", worth)
-            workers, bounds = trial.choose_workers(work, bounds, None, items, 200, a_token)
+        def chosen(bounds, a_token=0.0):
+            workers, bounds = loading.choose_workers(bounds, None, items, a_token)
             return workers, bounds.threads
 
-        assert chosen(Work(0.01), new) == (2, 1)
-        assert chosen(Work(0.01), new, worth=1e9) == (0, 2)  # by its guess
-        assert chosen(Work(), new, a_token=1e12, worth=60.0) == (0, 2)  # by its trial
-        monkeypatch.setattr(trial, "_GAIN", 4.0)
-        assert chosen(Work(0.01), new) == (0, 2)
-    assert chosen(Work(), replace(new, threads=1)) == (2, 1)
-    assert chosen(Work(), replace(new, threads=2)) == (0, 2)
-
-
-def test_a_trial_ends_in_time(monkeypatch):
-    """After the first group of many, however long that took."""
-    from attnscope.batch import trial
-    from attnscope.batch.items import text_item
-
-    monkeypatch.setattr(trial, "limit_threads", lambda wanted: wanted)
-    texts = [text_item(place, text) for place, text in enumerate(MANY)]
-    work, begun = Work(0.05), time.perf_counter()
-    speed = trial._trial(work, BLOCKS, 200, texts, 1, 0.01, True)
-    assert len(work.looked) == 1
-    assert 0 < speed <= sum(map(len, MANY)) / 0.05
-    assert time.perf_counter() - begun < 1
+        tokens = sum(given.costs) / 4  # characters of a token
+        ten_seconds = 5e10 * (10 / tokens - 1e-4)  # multiplications of a token
+        assert chosen(new, 1.01 * ten_seconds) == (2, 1)
+        assert chosen(new, 0.99 * ten_seconds) == (0, 2)
+        assert chosen(replace(new, block_characters=10**9, block_texts=10**9), 1.01 * ten_seconds) == (0, 2)
+        assert chosen(replace(new, threads=1)) == (2, 1), "a resumed dump keeps its threads"
+        assert chosen(replace(new, threads=2), 1.01 * ten_seconds) == (0, 2)
+        monkeypatch.setattr(loading, "count_cpus", lambda: 1)
+        assert chosen(new, 1.01 * ten_seconds) == (0, 2)
