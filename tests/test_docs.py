@@ -29,7 +29,7 @@ from attnscope.findings.row_statistics import STATISTICS
 from attnscope.studies.present import present
 from attnscope.views.terminal import draw
 from tests.explore.headless import walk_without_terminal
-from tests.helpers import architectures, fork_server, gguf_files
+from tests.helpers import architectures, fork_server, gguf_files, hybrids
 from tests.helpers.hub_server import serve
 from tests.helpers.tiny_models import TABLE
 from tests.helpers.unpickling import unpickle_here
@@ -113,6 +113,7 @@ def inputs(tmp_path_factory):
     for name, kind in MODELS.items():
         architectures.save(folder / name, architectures.make(kind, kinds[kind]))
     shutil.copytree(folder / "my-llama", folder / "my-llama-tuned")
+    hybrids.save_hybrid(folder / "my-hybrid", hybrids.with_long_states(hybrids.make_hybrid("qwen3_next")))
     save_weights(folder)
     save_chats(folder)
     (folder / "batch.json").write_text(

@@ -36,6 +36,16 @@ LAYER_KINDS = {
     )
 }
 LayerPaths = tuple[str, ...]  # the kinds of a layer's paths
+
+
+@dataclass(frozen=True)
+class MixingLayer:
+    """A path of a layer that has no softmax, and a matrix between tokens all the same (model.mixing)."""
+
+    kind: str
+    n_heads: int
+
+
 _GROUPS = 4  # largest number of equal groups of layers that a map writes out
 _LONGEST = 64  # layers that a map without equal groups writes out
 

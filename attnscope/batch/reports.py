@@ -14,6 +14,7 @@ from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import Record
 from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.heads import HeadRef, UnitArrays
+from attnscope.findings.mixing import MIXING
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.run import Report
 from attnscope.findings.spans import SpanArrays
@@ -37,6 +38,8 @@ def read_report(path: Path) -> Report | None:
 
 def settings_of(report: Report) -> Settings:
     """Return the settings of a dump that would hold the same as a report."""
+    if any(text.mixing is not None for text in report.texts):
+        return Settings(by="value", keep=("stages",))
     require_heads(report, "the report")
     heads = [text.heads for text in report.texts]
     by: Literal["value", "projected"] = "value"
@@ -88,6 +91,11 @@ def records_of(report: Report) -> Iterator[Record]:
         if text.heads:
             heads: dict[str, Any] = {name: getattr(text.heads, name) for name in UnitArrays.__struct_fields__}
             yield record(tokens=text.tokens, sources=text.context, queries=text.queries, keys=text.keys, **heads)
+        if text.mixing is not None and text.mixing.matrix is not None:
+            matrices = {MIXING: text.mixing.matrix}
+            yield record(
+                tokens=text.tokens, units=text.mixing.units, queries=text.queries, keys=text.keys, stages=matrices
+            )
         if text.spans is not None:
             # A layer without attention over tokens has no weights.
             layers = [layer for layer, weights in enumerate(text.spans.weights) if not np.isnan(weights).all()]

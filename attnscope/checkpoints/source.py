@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.layer_kinds import MixingLayer
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.checkpoints.folder import Folder
@@ -47,6 +48,8 @@ class ModelSource:
     stages: tuple[str, ...] | None = None  # stages that can be shown; None for all of them
     runs: bool = True  # there are layers to run; False if their queries and keys were given
     layers: tuple[int, ...] | None = None  # layers whose attention can be shown, ascending; None for all
+    # layers with a path that has no softmax, whose matrix between tokens can be shown
+    mixing: Mapping[int, MixingLayer] = field(default_factory=dict)
     # compares given outputs of attention with computed ones, for an engine and a batch; None if none were given
     compare_outputs: Callable[..., Any] | None = None
     # origin of a text to the first position whose query is known, if queries of a text's last tokens alone were given

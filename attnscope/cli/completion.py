@@ -55,10 +55,11 @@ def measures(incomplete: str) -> list[str]:
 
 
 def rollout_measures(incomplete: str) -> list[str]:
-    """Complete `weights` and the measures over layers."""
+    """Complete `weights`, `mixing` and the measures over layers."""
+    from attnscope.findings.mixing import MIXING
     from attnscope.findings.rollout import ATTENTION, ROLLOUT_MEASURES
 
-    return _starting([ATTENTION, *ROLLOUT_MEASURES], incomplete)
+    return _starting([ATTENTION, *ROLLOUT_MEASURES, MIXING], incomplete)
 
 
 def topics(incomplete: str) -> list[str]:

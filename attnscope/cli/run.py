@@ -62,21 +62,19 @@ def run(given: Given) -> None:
         predict=given.predict if given.header or given.predict is not None else False,
         **_stages(given, page=is_page(given), table=is_report_table(given)),
     )
-    from attnscope.studies.rollout.run import reporter
+    from attnscope.run.session import Session
+    from attnscope.studies.rollout.run import reporter, shows_mixing
 
     every_head = None
     streamed = bool(given.generate) and given.output is None and given.format != "json"
     with progress(quiet=given.quiet) as on_progress:
-        if is_page(given) and given.measure == "weights":
+        session = Session(config.texts, on_progress)
+        if is_page(given) and given.measure == "weights" and not shows_mixing(config, session):
             from attnscope.studies.run.every_head import inspect_with_every_head
 
-            report, every_head = inspect_with_every_head(config, on_progress)
+            report, every_head = inspect_with_every_head(config, session)
         else:
-            session = None
             if streamed:
-                from attnscope.run.session import Session
-
-                session = Session(config.texts, on_progress)
                 session.on_generated = _generated_rows(given, on_progress, len(config.texts) > 1)
             report = reporter(config)(config, on_progress, session)
     shown = {"ids": given.ids, "percent": given.percent, "least": given.least, "streamed": streamed}

@@ -21,6 +21,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import Array, count_axes, decode_array
 from attnscope.findings.axes import arrays_in, check_axes
 from attnscope.findings.codec import require_version
+from attnscope.findings.heads import HeadRef
 from attnscope.findings.run import Report, TextReport
 
 # Name of the array of an .npz file that holds the metadata, bytes of JSON.
@@ -83,7 +84,7 @@ def labelled_arrays(report: Report) -> list[LabelledArray]:
 
 
 def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
-    layers, heads, axes = _units(text)
+    layers, heads, axes = _units(text.heads.units if text.mixing is None else text.mixing.units)
     numbers: dict[str, tuple[str, Sequence[int]]] = {
         "queries": ("query", text.queries),
         "keys": ("key", text.keys),
@@ -109,9 +110,9 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
         yield LabelledArray(f"{prefix}rollouts.{path}", ("matrix", *last), shape, pieces)
 
 
-def _units(text: TextReport) -> tuple[list[int], list[int], tuple[str, ...]]:
+def _units(units: Sequence[HeadRef]) -> tuple[list[int], list[int], tuple[str, ...]]:
     """Return the numbers of layers and heads, and their axes."""
-    layers, heads = ([_number(unit[n]) for unit in text.heads.units] for n in (0, 1))
+    layers, heads = ([_number(unit[n]) for unit in units] for n in (0, 1))
     of_layer = layers.count(layers[0]) if layers else 0
     if layers and list(zip(layers, heads, strict=True)) == list(product(layers[::of_layer], heads[:of_layer])):
         return layers[::of_layer], heads[:of_layer], ("layer", "head")

@@ -8,14 +8,18 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.findings.axes import take
+from attnscope.findings.mixing import MIXING
 from attnscope.findings.run import Report, TextReport
 
 
 def require_heads(report: Report, what: str) -> None:
-    """Refuse a report of a measure over layers, which has no heads."""
-    if measures := {rollout.measure for text in report.texts for rollout in text.rollouts}:
+    """Refuse a report of a measure over layers, or of layers without softmax, which has no weights of heads."""
+    measures = {rollout.measure for text in report.texts for rollout in text.rollouts}
+    measures |= {MIXING for text in report.texts if text.mixing is not None}
+    if measures:
         message = f"{what} holds {', '.join(sorted(measures))}, not the weights of heads"
-        raise AttnscopeError(message, hint=f"save a report without {arg('measure')}")
+        hint = f"save a report without {arg('measure')}, of layers with attention over tokens"
+        raise AttnscopeError(message, hint=hint)
 
 
 def narrow_rows(text: TextReport, rows: Sequence[int]) -> TextReport:

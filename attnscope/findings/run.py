@@ -11,6 +11,7 @@ from attnscope.findings.attribution import Attribution
 from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.heads import Heads
 from attnscope.findings.merge_pieces import TextWords, WordWeights, merge_weights, words_of
+from attnscope.findings.mixing import Mixing
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import ModelFindings, TokenizedText
 from attnscope.findings.rollout import TokenRollout
@@ -56,6 +57,7 @@ class TextReport(TokenizedText, frozen=True):
         given_output: The given output of attention against the computed one; None unless given with `--qkv`.
         words: The words that rows and columns are tokens of (`--words`); None unless requested.
         position_ids: Position ids that the model was given (`--input-ids`); None for those that it counts itself.
+        mixing: What layers without softmax gave; None unless such layers were selected.
     """
 
     index: int
@@ -74,6 +76,7 @@ class TextReport(TokenizedText, frozen=True):
     given_output: GivenOutput | None = None
     words: TextWords | None = None
     position_ids: list[int] | None = None
+    mixing: Mixing | None = None
 
     def axis_lengths(self) -> dict[str, int]:
         """Return the lengths of axes that all heads share."""

@@ -306,7 +306,8 @@ def asks_one_number(given: Mapping[str, Any]) -> bool:
 
 
 def rollout_measure(text: str) -> str:
-    """Read `weights`, or the name of a measure over layers."""
+    """Read `weights`, `mixing`, or the name of a measure over layers."""
+    from attnscope.findings.mixing import MIXING
     from attnscope.findings.rollout import ATTENTION, ROLLOUT_MEASURES
 
-    return one_of(arg("measure"), Literal[(ATTENTION, *ROLLOUT_MEASURES)])(text)
+    return one_of(arg("measure"), Literal[(ATTENTION, *ROLLOUT_MEASURES, MIXING)])(text)

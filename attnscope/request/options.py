@@ -281,7 +281,8 @@ RUN = (
     *SELECTION[:-2],
     BY_LOGIT, SPECIAL, SPANS, RAN_WITHOUT, POOLED,
     Option("measure", COMPUTE, "Show how much each token contributes to every token over {layer}, instead of the "
-        "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout.",
+        "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout. With "
+        "mixing, show the matrices of layers without softmax, as of those that {layer} names by themselves.",
         arguments.rollout_measure, "NAME", "weights", complete="rollout_measures", excludes=("stages", "words")),
     Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
     Option("predict", COMPUTE, "Leave out the five most probable tokens (the next one, or those at every [MASK]). They "

@@ -120,7 +120,7 @@ class RunConfig(msgspec.Struct, frozen=True):
 IndexWord = Literal["auto", "all", "mean"]
 Indices = int | slice | range | Sequence[int] | IndexWord | str | Sequence[str]
 Tokens = int | str | slice | range | Sequence[int | str | slice]
-RolloutWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout"]
+RolloutWord = Literal["weights", "rollout", "rollout-no-residual", "value-zeroing", "value-zeroing-rollout", "mixing"]
 Spans = str | Mapping[str, Any] | Sequence[str | tuple[str, str] | Mapping[str, Any]]
 Stage = Literal["scores", "scaled", "masked", "weights", "output"]
 Progress = Callable[[str, int, int], None]
@@ -319,7 +319,8 @@ class KeepArguments(HeadArguments, total=False):
         least: If above 0, also find out which tokens receive little weight from others; over all layers and heads,
             unless `layer` or `head` selects some.
         measure: `weights` for the attention of heads; or how much each token contributes to every token over `layer`:
-            `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`.
+            `rollout`, `rollout-no-residual`, `value-zeroing` or `value-zeroing-rollout`; or `mixing`, the matrices of
+            layers without softmax, as of those that `layer` names by themselves.
     """
 
     stages: Stage | Sequence[Stage]

@@ -363,6 +363,8 @@ def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelectio
     if kinds := source.config.layer_kinds:
         lack = "has no attention over tokens"
         hint = f"{count_attending(kinds)}: {spell_map(kinds)} ({spell_legend(kinds)}); {hint}"
+        if unattended := [layer for layer in source.mixing if layer not in source.layers]:
+            hint += f"; attnscope run shows a layer without softmax alone, such as {arg('layer', unattended[0])}"
     return replace(layers, present=PresentIndices(source.layers, lack, hint))
 
 

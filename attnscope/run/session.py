@@ -174,10 +174,10 @@ def inspect(
 
 
 def inspect_every_head(
-    run: RunConfig, progress: ProgressCallback | None = None, *, beside: "MakeRecorders | None" = None
+    run: RunConfig, session: Session, *, beside: "MakeRecorders | None" = None
 ) -> tuple[Report, Report]:
     """Return the Report of `inspect`, and a summary of every head from the same pass; see run.every_head."""
-    report, summary = _inspect(run, Session(run.texts, progress), beside, summary=True)
+    report, summary = _inspect(run, session, beside, summary=True)
     assert summary is not None
     return report, summary
 

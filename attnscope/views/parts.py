@@ -126,6 +126,9 @@ class Matrices(msgspec.Struct, frozen=True):
     places: Sequence[tuple[int, int]] | None = None
 
 
+WEIGHTS = "weights"  # the numbers of a map of attention
+
+
 class WeightMap(msgspec.Struct, frozen=True):
     """A map of a whole text: weights of runs of queries on runs of keys."""
 
@@ -134,6 +137,7 @@ class WeightMap(msgspec.Struct, frozen=True):
     weights: Matrix  # (runs of queries, runs of keys)
     first_queries: Axis  # the first token of each run of queries, as the axis of the rows
     first_keys: Axis
+    of: str = WEIGHTS  # name of its numbers
 
 
 class Bar(msgspec.Struct, frozen=True):

@@ -168,7 +168,8 @@ def install(kind, asked=None):
 
     module = types.ModuleType("attnscope.run.session")
     module.inspect = inspect
-    module.Session = lambda texts, progress: types.SimpleNamespace()
+    source = types.SimpleNamespace(mixing={})
+    module.Session = lambda texts, progress=None: types.SimpleNamespace(source=lambda run: source)
     sys.modules["attnscope.run.session"] = module
     over_layers = types.ModuleType("attnscope.studies.rollout.measure")
     over_layers.measure_rollout = inspect

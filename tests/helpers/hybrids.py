@@ -75,6 +75,14 @@ def make_hybrid(model_type: str, **changes: Any) -> hf.PreTrainedModel:
     return raise_weights(made.eval())
 
 
+def with_long_states(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
+    """Return a model whose states fade over many tokens, as those of trained ones do, not over one or two."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("A_log"):
+            parameter.data -= 4
+    return model
+
+
 def save_hybrid(path: Path, model: hf.PreTrainedModel) -> Path:
     """Save a folder of the model, with a tokenizer of a few words."""
     model.save_pretrained(path)

@@ -8,7 +8,7 @@ import pytest
 from attnscope.cli import main
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import PAGE, WALKED
-from attnscope.run.session import inspect_every_head
+from attnscope.run.session import Session, inspect_every_head
 
 SHORT = "The bank by the river was steep , so they walked"
 LONG = " ".join(["the river ran past an old bank while committees argued about money and water"] * 8)
@@ -81,5 +81,5 @@ def pages(tmp_path_factory):
         path = folder / f"{name}.html"
         assert main(["run", text, "-o", str(path), "--quiet"]) == 0
         run = RunConfig((TextInput(text),), model="riverbank", window=PAGE, stages=WALKED, predict=None)
-        found[name] = path, *inspect_every_head(run)
+        found[name] = path, *inspect_every_head(run, Session(run.texts))
     return found

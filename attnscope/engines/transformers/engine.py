@@ -1,6 +1,6 @@
 """The engine that lets `transformers` run the model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +16,9 @@ from attnscope.checkpoints.families import FAMILIES
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
+from attnscope.engines.transformers.layer_lists import RunningLayers
 from attnscope.engines.transformers.loading import TransformersModel
+from attnscope.engines.transformers.mixing import watching_mixing
 from attnscope.engines.transformers.neighbours import padding_embedded_as_zero
 from attnscope.engines.transformers.output_head import apply_head
 from attnscope.engines.transformers.projections import layer_modules, value_and_output
@@ -28,6 +30,7 @@ from attnscope.model.head_capture import LayerModules
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect
+from attnscope.model.mixing import MixingInputs
 from attnscope.model.module_hooks import in_this_thread, listening
 from attnscope.model.stack import BlockObserver, Progress
 from attnscope.model.tile import Recorders
@@ -206,6 +209,28 @@ class TransformersEngine:
 
     def continuation(self) -> "TransformersContinuation":
         return TransformersContinuation(self.loaded)
+
+    def show_mixing(self, batch: Batch, observe: Mapping[int, Callable[[MixingInputs], None]]) -> None:
+        """Hand what layers without softmax mix tokens by to functions; layers above the last of these do not run."""
+        part = self.loaded.parts[self.loaded.chosen]
+        running = RunningLayers(self.loaded.model)
+        seen: set[int] = set()
+
+        def on_mixing(inputs: MixingInputs) -> None:
+            if running.item is None or running.item[0] != part.listed or running.item[1] not in observe:
+                return
+            layer = running.item[1]
+            seen.add(layer)
+            observe[layer](inputs)
+            if layer == max(observe):
+                raise StopForward
+
+        session = AttentionCapture(self.loaded.model, lambda part, module, inputs: attended(inputs))
+        with running.watching(), watching_mixing(self.loaded.model, on_mixing):
+            self._run(session, batch)
+        if missed := observe.keys() - seen:
+            message = f"layer {min(missed)} ran on two tokens and not on this text"
+            raise AttnscopeError(message, where=arg("layer"), hint=f"select other layers with {arg('layer')}")
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
         self.forward(batch, {layer: () for layer in self.layers})  # which shows the modules

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from attnscope.base.layer_kinds import LAYER_KINDS, LayerPaths
+from attnscope.base.layer_kinds import LAYER_KINDS, LayerPaths, MixingLayer
 from attnscope.model.module_hooks import in_this_thread, listening
 
 ListItem = tuple[str, int]  # the name of a list of modules, and an index in it
@@ -20,6 +20,7 @@ class RunningLayers:
         self._model = model
         self._running: list[ListItem] = []
         self._classes: dict[ListItem, set[str]] = {}
+        self.mixing: dict[ListItem, MixingLayer] = {}  # paths without softmax that were seen to run
 
     @property
     def item(self) -> ListItem | None:

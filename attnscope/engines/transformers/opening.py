@@ -197,6 +197,7 @@ def _source(
         dense_biases=biases,
         predicts=loaded.predicts,
         layers=tuple(layers) if len(layers) < loaded.parts[chosen].n_layers else None,
+        mixing=loaded.parts[chosen].mixing,
     )
 
 

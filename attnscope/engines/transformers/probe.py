@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.base.layer_kinds import LayerPaths
+from attnscope.base.layer_kinds import LayerPaths, MixingLayer
 from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing, has_indexer
 from attnscope.engines.transformers.layer_lists import ListItem, RunningLayers
+from attnscope.engines.transformers.mixing import watching_mixing
 from attnscope.engines.transformers.model_class import first_line
 from attnscope.engines.transformers.output_paths import OutputPaths
 from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs
+from attnscope.model.mixing import MixingInputs
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class ModelPart:
     gated: frozenset[str]  # names of the modules that multiply the output of attention by a gate
     looks_ahead: bool  # the first of two tokens sees the second
     position_bias: bool  # a layer adds a bias for every pair of positions (T5)
+    listed: str = ""  # name of the list of its layers in the model; empty if they are not the items of one
+    mixing: Mapping[int, MixingLayer] = field(default_factory=dict)  # layers with a path without softmax
 
 
 def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:
@@ -90,12 +94,16 @@ def _run(
         calls.paths.expect(len(calls.inputs) - 1, session.projection, taken, inputs.out_weight)
         return output
 
+    def on_mixing(inputs: MixingInputs) -> None:
+        if running.item is not None:
+            running.mixing[running.item] = MixingLayer(inputs.kind, inputs.n_heads)
+
     ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     names = [name for name, module in model.named_modules() if module in changed]
     sessions.append(AttentionCapture(model, on_attention, gated=names))
     try:
-        with torch.inference_mode(), running.watching(), capturing(sessions[0]):
+        with torch.inference_mode(), running.watching(), capturing(sessions[0]), watching_mixing(model, on_mixing):
             model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
     except AttnscopeError:
         raise
@@ -134,6 +142,7 @@ def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str]
     n_layers = 1 + max(numbers)
     kinds = tuple[LayerPaths, ...]()
     call_layers: tuple[int, ...] = ()
+    name = ""
     if (listed := _numbers_in_list(calls.listed)) is not None:
         name, indices = listed
         if indices != numbers:
@@ -158,6 +167,8 @@ def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str]
         gated=frozenset(names[module] for module in calls.gated),
         looks_ahead=any(map(_looks_ahead, inputs)),
         position_bias=any(call.spec.bias_name == RELATIVE for call in inputs),
+        listed=name,
+        mixing={index: layer for (of_list, index), layer in sorted(running.mixing.items()) if of_list == name},
     )
 
 

@@ -8,7 +8,7 @@ from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig
-from attnscope.run.session import ProgressCallback, inspect_every_head
+from attnscope.run.session import Session, inspect_every_head
 from attnscope.studies.explore.scenes import head_roles
 from attnscope.studies.heads.run import role_values
 from attnscope.studies.screens.header import counted
@@ -40,10 +40,10 @@ class EveryHead:
     roles: Sequence[TextRoles | None]  # roles on every text; None for a text without them
 
 
-def inspect_with_every_head(run: RunConfig, progress: ProgressCallback | None = None) -> tuple[Report, EveryHead]:
+def inspect_with_every_head(run: RunConfig, session: Session) -> tuple[Report, EveryHead]:
     """Do what `inspect` does, and summarise every head of the model in the same pass."""
     measured = RoleRecorders()
-    report, summary = inspect_every_head(run, progress, beside=measured.recorders)
+    report, summary = inspect_every_head(run, session, beside=measured.recorders)
     return report, EveryHead(summary, measured.of_texts(len(report.texts)))
 
 

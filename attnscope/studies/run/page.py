@@ -41,6 +41,10 @@ def present_page(report: Report, settings: DisplaySettings, display: Display) ->
 def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Yield the parts of a text that are not in its walk."""
     for text in report.texts:
+        if text.mixing is not None:
+            from attnscope.studies.mixing.screen import present_mixing
+
+            yield from present_mixing(report, text, settings, heat=True)
         if text.rollouts:
             from attnscope.studies.rollout.screen import present_rollouts
 

@@ -7,6 +7,7 @@ import numpy as np
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.heads import HeadReport, Pooled
 from attnscope.findings.run import Report, TextReport
+from attnscope.studies.mixing.screen import present_mixing
 from attnscope.studies.rollout.screen import present_rollouts
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import brief, contributors, fitted, generated
@@ -57,6 +58,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
         if text.spans is not None:
             yield from present_spans(text, text.spans, settings, heat=heat)
         yield from present_rollouts(text, settings, heat=heat)
+        yield from present_mixing(report, text, settings, heat=heat)
         yield from _model_output(text, settings)
         if thumbnails:
             yield GAP

@@ -358,6 +358,8 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
 def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool) -> list[str]:
     heads = [head for text in report.texts for head in text.heads]
     of_one_head = ["--layer L --head H (of one head)"]
+    if any(text.mixing is not None for text in report.texts):
+        return ["--head all", "--query WORD", "--top K"]
     if any(text.rollouts for text in report.texts):
         return ["--layer LAYERS", "--query WORD", "--top K"]
     if all(text.spans is not None for text in report.texts):

@@ -9,7 +9,7 @@ from attnscope.findings.heads import HeadReport, Pooled
 from attnscope.findings.run import TextReport
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import column_texts, digits_for
-from attnscope.views.parts import GAP, Bar, Bars, Column, Table, ViewPart, WeightMap, paragraph
+from attnscope.views.parts import GAP, WEIGHTS, Bar, Bars, Column, Table, ViewPart, WeightMap, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, token_span
 
@@ -26,11 +26,11 @@ def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
         yield from _most_attended(text, head, head.columns)
 
 
-def weight_map(text: TextReport, pooled: Pooled) -> WeightMap:
-    """Return the map of a text."""
+def weight_map(text: TextReport, pooled: Pooled, of: str = WEIGHTS) -> WeightMap:
+    """Return the map of a text; `of` names its numbers."""
     queries = token_axis("query", text.tokens, pooled.queries[:-1])
     keys = token_axis(source_kind(text), text.sources, pooled.keys[:-1])
-    return WeightMap(pooled.queries, pooled.keys, pooled.weights, queries, keys)
+    return WeightMap(pooled.queries, pooled.keys, pooled.weights, queries, keys, of)
 
 
 def least_attended(

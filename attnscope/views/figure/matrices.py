@@ -21,7 +21,7 @@ from attnscope.views.figure.labels import (
 )
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.numbers import MASKED, NO_WEIGHT
-from attnscope.views.parts import SHARES, Matrices, Panel, WeightMap
+from attnscope.views.parts import SHARES, WEIGHTS, Matrices, Panel, WeightMap
 from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
 from attnscope.views.spans import Span, Spans, ours
 
@@ -219,7 +219,7 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
                 canvas.frame(x, canvas.y, side, side)
         canvas.y += side + 4
     ends = (f"{scale.low:.2g}", f"{scale.high:.2g}") if logarithmic else ("0", "1")
-    description = "weights, logarithmic; hatched: exactly zero" if logarithmic else "weights"
+    description = f"{panels[0].name}, logarithmic; hatched: exactly zero" if logarithmic else panels[0].name
     cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
     draw_legend(canvas, scale, *ends, f"{description}: queries are rows, keys are columns{cell}")
 
@@ -228,8 +228,9 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     """Draw the map of a whole text on a logarithmic scale, with positions along both axes."""
     n_rows, n_columns = pooled.weights.shape
     cells = f"  map of {n_rows} × {n_columns} cells; "
-    meaning = "a cell is the weight on a run of keys, averaged over a run of queries"
-    canvas.paragraph((Span("weights", "bold"), Span(cells, "dim"), Span(meaning, "dim")))
+    of_cell = "weight" if pooled.of == WEIGHTS else pooled.of
+    meaning = f"a cell is the {of_cell} on a run of keys, averaged over a run of queries"
+    canvas.paragraph((Span(pooled.of, "bold"), Span(cells, "dim"), Span(meaning, "dim")))
     scale = LogScale.of(pooled.weights)
     cell = max(_LEAST, min(_CELL, (WIDTH - 2 * MARGIN - 60) / n_columns))
     rows = names_of(pooled.first_queries)

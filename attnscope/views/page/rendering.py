@@ -138,8 +138,8 @@ def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
     scale = LogScale.of(pooled.weights)
     panel = {
         "name": "map",
-        "label": "map of weights",
-        "title": ["weights"],
+        "label": f"map of {pooled.of}",
+        "title": [pooled.of],
         "arithmetic": [f"of runs of queries (rows) on runs of {pooled.first_keys.kind}s (columns), as log₁₀"],
         "matrix": container.exact(pooled.weights),
         "rows": _runs(pooled.queries),

@@ -8,12 +8,13 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.findings.arrays import Matrix
-from attnscope.views.parts import WeightMap
+from attnscope.views.parts import WEIGHTS, WeightMap
 from attnscope.views.scales import LogScale, Scale
 from attnscope.views.terminal.colours import ramp_text, shade
 from attnscope.views.terminal.labels import labels, say_list
 from attnscope.views.terminal.screen import ROOMY, Screen, flow
 
+_SINGULAR = {WEIGHTS: "weight"}
 # Shades of weights above zero.
 SHADES = "░▒▓█"
 _UPPER = "▀"
@@ -55,7 +56,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         name = min(rows.widest, _NAME, room) if room >= _SHORTEST else 0
         label = max(label, rows.axis.digits + 1 + name)
     picture = lay_out(screen, pooled, screen.width - label - 1)
-    screen.say(("weights", "bold"), (f"  {_description(pooled, picture)}; each row sums to 1", "dim"))
+    screen.say((pooled.of, "bold"), (f"  {_description(pooled, picture)}; each row sums to 1", "dim"))
     screen.put(Text(f"{across:>{label}} {ticks(picture, screen.width - label - 1)}", "dim"), width=screen.width)
     if down:
         screen.say((down, "dim"))
@@ -111,9 +112,9 @@ def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndar
 def _description(pooled: WeightMap, picture: Picture) -> str:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
     drawn = f", merged into {sizes[1]} to fit" if sizes[1] != sizes[0] else ""
-    cell = "; a cell is the weight on a run of keys, averaged over a run of queries"
+    cell = f"; a cell is the {_SINGULAR.get(pooled.of, pooled.of)} on a run of keys, averaged over a run of queries"
     if _is_whole(pooled):
-        return f"map of {sizes[0]} weights{drawn}{cell if drawn else ''}"
+        return f"map of {sizes[0]} {pooled.of if pooled.of == WEIGHTS else 'cells'}{drawn}{cell if drawn else ''}"
     return f"map of {sizes[0]} cells{drawn}{cell}"
 
 

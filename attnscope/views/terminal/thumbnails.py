@@ -80,7 +80,7 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     cell = "" if whole else pooled_cells(shape, rows, width, together=together, of_map=isinstance(scale, LogScale))
     ramp = ramp_text(scale, "0", "1", screen.colours, screen.surface) if screen.colours else Text(f"0 {SHADES} 1")
     drawn = () if isinstance(scale, LogScale) else ("  ", ramp)
-    screen.say(("weights", "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
+    screen.say((panels[0].name, "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
     if isinstance(scale, LogScale):
         draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
     if shape[0] == 1 and not isinstance(scale, LogScale):  # one query: the heads have no room for names of columns

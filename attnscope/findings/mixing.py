@@ -1,0 +1,61 @@
+"""What layers without softmax gave for one text: the exact matrix from tokens to tokens, of every shown head."""
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+import msgspec
+
+from attnscope.findings.arrays import UnitMatrices, UnitPlaces, UnitVectors, along
+from attnscope.findings.heads import HeadRef, Pooled
+from attnscope.findings.tokens import LeftOut
+
+MIXING = "mixing"  # value of --measure
+
+
+class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The matrices M of layers without softmax, whose output is Σ_j M_ij v_j: signed, rows do not sum to 1.
+
+    Attributes:
+        units: Layer and head of every matrix.
+        kinds: Kind of every layer, such as `gated delta`.
+        chosen: Why it is shown, if the user did not name the head.
+        matrix: M of the shown queries and keys; 0 for keys behind the query. Absent if no stage is kept.
+        keys: Position of the strongest sources of every query, strongest first; −1 if there are fewer.
+        mixing: M of these sources, with its sign; null if there are fewer.
+        share: |M| of these sources, as a share of all |M| of the row.
+        value: |M|·‖v‖ of these sources.
+        by: The measure that ranks them: `weight`, for |M|, or `value`, for |M|·‖v‖.
+        left_out: Tokens that are excluded from the ranking.
+        row_sum: Sum of M over all sources of every query.
+        size: Sum of |M| over all sources of every query.
+        half_life: Number of tokens after which half of the state is left if each decays it as this one; with a decay of
+            each channel, of their geometric mean. Null if it does not decay.
+        write: How strongly the token is written to the state: β of the delta rule, the step Δ of Mamba; null in a layer
+            that writes every token as it is.
+        pooled: A map that replaces the matrix of a long text. Its numbers are shares of |M|.
+    """
+
+    units: Annotated[list[HeadRef], along("unit", filled=True)]
+    kinds: Annotated[list[str], along("unit")]
+    chosen: Annotated[list[str | None], along("unit")]
+    keys: Annotated[UnitPlaces, along("unit", "query", "rank", positions="source", or_none=True)]
+    mixing: Annotated[UnitMatrices, along("unit", "query", "rank")]
+    share: Annotated[UnitMatrices, along("unit", "query", "rank")]
+    value: Annotated[UnitMatrices, along("unit", "query", "rank")]
+    row_sum: Annotated[UnitVectors, along("unit", "query")]
+    size: Annotated[UnitVectors, along("unit", "query")]
+    half_life: Annotated[UnitVectors, along("unit", "query")]
+    write: Annotated[UnitVectors, along("unit", "query")]
+    by: str = "weight"
+    left_out: list[LeftOut] = []
+    matrix: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
+    pooled: Pooled | None = None
+
+    def axis_lengths(self) -> dict[str, int]:
+        """Return the lengths of axes that its parts share."""
+        return {"unit": len(self.units)}
+
+    def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+        """Yield contradictions that axes cannot express; see `axes`."""
+        if self.by not in ("weight", "value"):
+            yield "by", f"is {self.by[:40]!r}, neither weight nor value"

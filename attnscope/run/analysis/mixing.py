@@ -1,0 +1,178 @@
+"""Keep what is shown of the matrices of one layer without softmax."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnscope.findings.heads import HeadRef, run_starts
+from attnscope.findings.tokens import Token
+from attnscope.model.mixing import HeadMixing, MixingInputs
+from attnscope.model.recorders import strongest
+from attnscope.request.run_config import RunConfig
+from attnscope.run.text_plan import TextPlan
+
+_RANKED_ROWS = 64  # rows of a text by which a head is chosen if no rows are shown
+_VECTORS = ("row_sum", "size", "half_life", "write")
+_RANKED = ("keys", "mixing", "share", "value")
+
+
+class LayerRecorder:
+    """The matrices of some heads of one layer, in every text.
+
+    Args:
+        heads: The heads; None to choose the one that reads most from other tokens.
+        check: Stops a run that takes too much memory.
+    """
+
+    def __init__(
+        self,
+        run: RunConfig,
+        texts: Sequence[TextPlan],
+        layer: int,
+        heads: Sequence[int] | None,
+        check: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._texts = texts
+        self._layer = layer
+        self._heads = heads
+        self._check = check
+        self.names = (*_VECTORS, *_RANKED, *(("matrix",) if run.stages else ()))
+        if any(text.pool for text in texts):
+            self.names += ("pooled",)
+        self.units: list[HeadRef] = []
+        self.kind = ""
+        self.chosen: str | None = None
+        self.kept: list[dict[str, list[Any]]] = []  # the arrays of every text by name, one for each unit
+        self.done = False
+
+    def record(self, inputs: MixingInputs) -> None:
+        """Keep what is shown; called once, while the model runs."""
+        self.kind = inputs.kind
+        heads = self._choose(inputs) if self._heads is None else self._heads
+        self.units = [HeadRef(self._layer, head) for head in heads]
+        half_lives = inputs.half_lives()
+        for number, text in enumerate(self._texts):
+            arrays: dict[str, list[Any]] = {name: [] for name in self.names}
+            for head in heads:
+                n = len(text.tokens)
+                one = inputs.one_head(number, head, n)
+                norms = inputs.value_norms[number, head, :n].cpu()
+                vectors = {"half_life": half_lives[number, head, :n].cpu().numpy()}
+                vectors["half_life"] = np.where(np.isfinite(vectors["half_life"]), vectors["half_life"], np.nan)
+                write = torch.full((n,), torch.nan) if one.write is None else one.write.cpu()
+                vectors["write"] = write.numpy()
+                for name, values in (self._rows(text, one, norms) | self._vectors(text, vectors)).items():
+                    arrays[name].append(values)
+                if "pooled" in self.names:
+                    arrays["pooled"].append(self._pooled(text, one))
+            self.kept.append(arrays)
+        self.done = True
+
+    def _vectors(self, text: TextPlan, vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: values[text.queries].astype(np.float32) for name, values in vectors.items()}
+
+    def _choose(self, inputs: MixingInputs) -> list[int]:
+        """Return the head that reads most from other tokens, or from the named ones, on average over rows."""
+        if inputs.n_heads == 1:
+            return [0]
+        named = self._run.key is not None or self._run.auto_key is not None
+        shares = np.zeros(inputs.n_heads)
+        for head in range(inputs.n_heads):
+            of_texts = [self._share(inputs.one_head(n, head, len(text.tokens)), text, named=named)
+                        for n, text in enumerate(self._texts)]  # fmt: skip
+            shares[head] = np.mean(of_texts)
+        head = int(shares.argmax())
+        where = "these columns" if named else "other tokens"
+        self.chosen = f"chosen automatically: largest share of |M| on {where} ({shares[head]:.2f})"
+        return [head]
+
+    def _share(self, one: HeadMixing, text: TextPlan, *, named: bool) -> float:
+        rows = _ranked_rows(text)
+        columns = (text.keys if text.auto_keys is None else text.auto_keys) if named else []
+        total = 0.0
+        for of_block, block in one.blocks(rows):
+            self._check()
+            size = block.abs()
+            own = torch.tensor(of_block, device=block.device)[:, None]
+            part = size[:, columns].sum(-1) if named else size.sum(-1) - size.gather(1, own)[:, 0]
+            total += float((part / size.sum(-1)).nan_to_num().sum())
+        return total / len(rows)
+
+    def _rows(self, text: TextPlan, one: HeadMixing, norms: Tensor) -> dict[str, np.ndarray]:
+        """Return the shown rows, their sums and their strongest sources."""
+        eligible = _eligible(text.tokens, special=self._run.special)
+        count = min(self._run.top, len(text.tokens))
+        blocks: dict[str, list[Tensor]] = {
+            name: [] for name in self.names if name not in ("half_life", "write", "pooled")
+        }
+        for rows, on_device in one.blocks(text.queries):
+            self._check()
+            block = on_device.cpu()
+            size = block.abs()
+            measure = size * norms if self._run.by == "value" else size
+            later = torch.arange(len(text.tokens)) > torch.tensor(rows)[:, None]
+            keys, values = strongest(measure.masked_fill(later | ~eligible, -torch.inf), count)
+            none = values == -torch.inf
+            total = size.sum(-1, keepdim=True)
+            ranked = size.gather(1, keys)
+            of_block = {
+                "row_sum": block.sum(-1),
+                "size": total[:, 0],
+                "keys": keys.masked_fill(none, -1).int(),
+                "mixing": block.gather(1, keys).masked_fill(none, torch.nan),
+                "share": (ranked / total).masked_fill(none, torch.nan),
+                "value": (ranked * norms[keys]).masked_fill(none, torch.nan),
+                "matrix": block[:, text.keys],
+            }
+            for name, parts in blocks.items():
+                parts.append(of_block[name])
+        if not text.queries:
+            return _no_rows(blocks, count, len(text.keys))
+        return {name: torch.cat(parts).numpy() for name, parts in blocks.items()}
+
+    def _pooled(self, text: TextPlan, one: HeadMixing) -> np.ndarray:
+        """Return the map of the whole text: shares of |M|, averaged over runs of queries."""
+        assert text.pool is not None
+        n = len(text.tokens)
+        starts = np.array(run_starts(n, text.pool))
+        run_of = np.searchsorted(starts, np.arange(n), side="right") - 1
+        sums = np.zeros((len(starts) - 1, len(starts) - 1))
+        counts = np.zeros(len(starts) - 1)
+        for rows, block in one.blocks(range(n)):
+            self._check()
+            size = block.abs()
+            shares = (size / size.sum(-1, keepdim=True)).cpu().numpy()
+            known = np.isfinite(shares[:, 0])
+            runs = run_of[np.array(rows)[known]]
+            np.add.at(sums, runs, np.add.reduceat(shares[known], starts[:-1], axis=1))
+            np.add.at(counts, runs, 1)
+        with np.errstate(invalid="ignore"):
+            return (sums / counts[:, None]).astype(np.float32)
+
+
+def _no_rows(names: Sequence[str] | dict[str, Any], count: int, keys: int) -> dict[str, np.ndarray]:
+    """Return the arrays of a text of which no row is shown."""
+    shapes = {"keys": (0, count), "mixing": (0, count), "share": (0, count), "value": (0, count), "matrix": (0, keys)}
+    dtypes = {"keys": np.int32}
+    return {name: np.zeros(shapes.get(name, (0,)), dtypes.get(name, np.float32)) for name in names}
+
+
+def _ranked_rows(text: TextPlan) -> list[int]:
+    """Return the rows by which a head is chosen: the named or shown ones, words among them, or some of a long text."""
+    rows = text.queries if text.auto_queries is None else text.auto_queries
+    rows = [row for row in rows if row < len(text.tokens)]
+    if not rows:
+        rows = np.linspace(0, len(text.tokens) - 1, min(_RANKED_ROWS, len(text.tokens))).round().astype(int).tolist()
+    words = [row for row in rows if not text.tokens[row].special]
+    return sorted(set(words or rows))
+
+
+def _eligible(tokens: Sequence[Token], *, special: bool) -> Tensor:
+    """Return which sources take part in rankings, (T,), bool."""
+    eligible = torch.tensor([special or not token.special for token in tokens])
+    eligible[0] &= special
+    return eligible

@@ -1,0 +1,1 @@
+"""Layers without softmax: their exact matrix from tokens to tokens."""

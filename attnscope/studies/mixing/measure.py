@@ -1,0 +1,191 @@
+"""Show the exact matrix from tokens to tokens of layers without softmax."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import msgspec
+import numpy as np
+
+from attnscope.base.errors import UsageError, arg
+from attnscope.base.layer_kinds import spell_legend, spell_map
+from attnscope.checkpoints.source import ModelSource
+from attnscope.findings.axes import take
+from attnscope.findings.heads import Heads, Pooled, run_starts
+from attnscope.findings.mixing import MIXING, Mixing
+from attnscope.findings.narrowing import narrow_rows
+from attnscope.findings.provenance import MaskUse
+from attnscope.findings.run import Report, TextReport
+from attnscope.findings.tokens import LEFT_OUT
+from attnscope.request.memory import layer_parameters
+from attnscope.request.run_config import RunConfig
+from attnscope.request.selection import AUTO, FEW, WALKED, PresentIndices
+from attnscope.run.plan import (
+    DEFAULT_STAGES,
+    SELECT_LESS,
+    SHORTER,
+    RunPlan,
+    memory_demand,
+    plan_for_texts,
+    plan_texts,
+    spare_memory,
+)
+from attnscope.run.rendering import chat_text
+from attnscope.run.session import ProgressCallback, Session, memory_check, prepare, provenance, warnings_of
+from attnscope.run.text_plan import TextPlan
+
+if TYPE_CHECKING:
+    from attnscope.model.batch import Batch
+    from attnscope.model.mixing import MixingInputs
+    from attnscope.run.analysis.mixing import LayerRecorder
+
+_WIDTHS = 8  # queries, keys, values and decays of a token, in numbers of its hidden state
+_BLOCKS = 1 << 26  # bytes of blocks of rows
+
+
+class _ShowsMixing(Protocol):
+    """An engine that runs layers without softmax."""
+
+    def show_mixing(self, batch: "Batch", observe: "Mapping[int, Callable[[MixingInputs], None]]") -> None: ...
+
+
+def selects_mixing(run: RunConfig, source: ModelSource) -> bool:
+    """Tell whether a run is about layers without softmax: all that it names by their numbers are such."""
+    if run.measure == MIXING:
+        return True
+    if run.layer.word or run.layer.slice or source.layers is None or any(low < 0 for low, _ in run.layer.ranges):
+        return False
+    layers = run.layer.numbers(source.config.n_layers, "layer")
+    return all(layer in source.mixing and layer not in source.layers for layer in layers)
+
+
+def measure_mixing(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
+    """Show the matrices of layers without softmax."""
+    from attnscope.run.analysis.mixing import LayerRecorder
+
+    session = session or Session(run.texts, progress)
+    source, run = session.open(run)
+    heads = selected_heads(run, source)
+    _check_options(run, min(heads))
+    plan = plan_mixing(run, source, heads)
+    model, device = session.load(plan)
+    batch, engine = prepare(plan, model, device)
+    check = memory_check(plan, batch)
+    recorders = {
+        layer: LayerRecorder(run, plan.text_plans, layer, of_layer, check) for layer, of_layer in heads.items()
+    }
+
+    def observer(layer: int) -> "Callable[[MixingInputs], None]":
+        def observe(inputs: "MixingInputs") -> None:
+            recorders[layer].record(inputs)
+            session.on_progress(MIXING, sum(recorder.done for recorder in recorders.values()), len(recorders))
+
+        return observe
+
+    cast(_ShowsMixing, engine).show_mixing(batch, {layer: observer(layer) for layer in recorders})
+    texts = [_text_report(run, text, number, [*recorders.values()]) for number, text in enumerate(plan.text_plans)]
+    values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
+    # a recurrence reads what came before
+    mask = MaskUse("causal", "causal")
+    return Report(provenance(source, run, device, values, warnings_of(plan.text_plans)), mask, texts)
+
+
+def selected_heads(run: RunConfig, source: ModelSource) -> dict[int, Sequence[int] | None]:
+    """Return the heads that a run names in each layer without softmax; None if one of them is to be chosen."""
+    kinds = source.config.layer_map
+    layers = f"{spell_map(kinds)} ({spell_legend(kinds)})"
+    if not source.mixing:
+        where = arg("measure", MIXING)
+        raise UsageError("no layer of this model has such a matrix without softmax", where=where, hint=layers)
+    if run.layer.word in ("auto", "mean"):
+        message = f"{MIXING} takes layers by their numbers, or all"
+        raise UsageError(message, where=arg("layer"), hint=f"use {min(source.mixing)}: {layers}")
+    present = PresentIndices(tuple(source.mixing), "has no matrix without softmax", f"the layers are {layers}")
+    selected = replace(run.layer, present=present).numbers(source.config.n_layers, "layer")
+    heads: dict[int, Sequence[int] | None] = {}
+    for layer in selected:
+        of_layer = run.head.numbers(source.mixing[layer].n_heads, "head", by_layer=True)
+        if run.head.pairs:
+            of_layer = [head for of_head, head in run.head.pairs if of_head == layer]
+        heads[layer] = None if run.head.word == "auto" else of_layer
+    return heads
+
+
+def _check_options(run: RunConfig, layer: int) -> None:
+    """Refuse options that do not apply to a layer without softmax."""
+    named = run.stages not in (DEFAULT_STAGES, WALKED, ("weights",), ())
+    no_weights = f"layer {layer} has no softmax, and so no weights"
+    refused = (
+        (run.hide is not None, arg("hide"), f"layer {layer} has no softmax from which a token could be hidden"),
+        (not run.own_mask, arg("mask"), f"layer {layer} has no softmax that a mask could change"),
+        (bool(run.cuts), arg("cuts"), "cuts are not made while layers without softmax are shown"),
+        (named, arg("stages"), f"layer {layer} has no softmax, and so no stages"),
+        (run.words, arg("words"), f"{no_weights} to merge"),
+        (run.least > 0, arg("least"), f"{no_weights} to receive"),
+        (run.spans is not None, arg("spans"), f"{no_weights} between spans"),
+        (run.head.word == "mean", arg("head", "mean"), "a mean of signed matrices says little"),
+        (run.by == "projected", arg("by", "projected"), "a norm and a gate stand before the output projection"),
+        (run.target is not None, arg("by", "logit"), f"{MIXING} does not take a logit apart"),
+        (bool(run.predict), arg("predict"), f"{MIXING} shows no predictions"),
+        (run.generate > 0, arg("generate"), f"{MIXING} continues no text"),
+        (run.show_padding, arg("show_padding"), "a state keeps no padding"),
+    )
+    for given, where, message in refused:
+        if given:
+            hint = f"remove it, or use {arg('layer', 'auto')}, which is a layer with softmax"
+            raise UsageError(message, where=where, hint=hint)
+
+
+def plan_mixing(run: RunConfig, source: ModelSource, heads: Mapping[int, Sequence[int] | None]) -> RunPlan:
+    """Plan the pass, checked against the texts and the memory."""
+    request = msgspec.structs.replace(run, layer=AUTO, head=AUTO, predict=False)
+    texts = plan_texts(request, source)
+    plan = plan_for_texts(request, source, texts)
+    n_layers_run = 1 + max(heads)
+    longest = max(len(text.tokens) for text in texts)
+    work = n_layers_run * layer_parameters(source.config) * sum(len(text.tokens) for text in texts)
+    units = sum(1 if of_layer is None else len(of_layer) for of_layer in heads.values())
+    cells = units * sum(
+        len(text.queries) * (len(text.keys) + 4 * run.top + 4) + (text.pool or 0) ** 2 for text in texts
+    )
+    drawn = 0 if run.window is None else cells
+    demand = replace(
+        memory_demand(plan), layers=n_layers_run, cells=cells, rows=0, drawn=drawn, tiled_queries=1, heads=1
+    )
+    inputs = 4 * _WIDTHS * source.config.d_model * longest * len(texts)
+    more = {MIXING: inputs + _BLOCKS}
+    _, _, memory = spare_memory(run, source, demand, more, (SELECT_LESS, SHORTER), work)
+    return replace(plan, run=run, n_layers_run=n_layers_run, multiplications=work, memory=memory)
+
+
+def _text_report(run: RunConfig, text_plan: TextPlan, number: int, recorders: "Sequence[LayerRecorder]") -> TextReport:
+    arrays = {name: [a for recorder in recorders for a in recorder.kept[number][name]] for name in recorders[0].names}
+    stacked: dict[str, Any] = {name: np.stack(each) for name, each in arrays.items()}
+    pooled = None
+    if text_plan.pool:
+        n = len(text_plan.tokens)
+        starts = run_starts(n, text_plan.pool)
+        pooled = Pooled(starts, starts, stacked.pop("pooled"))
+    mixing = Mixing(
+        units=[unit for recorder in recorders for unit in recorder.units],
+        kinds=[recorder.kind for recorder in recorders for _ in recorder.units],
+        chosen=[recorder.chosen for recorder in recorders for _ in recorder.units],
+        by=run.by,
+        left_out=[] if run.special else [*LEFT_OUT],
+        pooled=pooled,
+        **stacked,
+    )
+    given = run.texts[text_plan.number]
+    about = given.text, given.pair, text_plan.tokens, None, text_plan.number, text_plan.queries, text_plan.keys, Heads()
+    chat = chat_text(given, text_plan.tokens)
+    report = TextReport(*about, text_plan.notes, mixing=mixing, chat=chat, position_ids=text_plan.positions)
+    return (
+        report if text_plan.narrowed is None or mixing.matrix is None else _narrowed(report, text_plan, mixing.matrix)
+    )
+
+
+def _narrowed(report: TextReport, text_plan: TextPlan, matrix: np.ndarray) -> TextReport:
+    """Return the rows or columns in which most of |M| is."""
+    sizes = np.abs(matrix).sum((0, 1) if text_plan.narrowed == "columns" else (0, 2), dtype=np.float64)
+    most = sorted(np.argsort(-sizes, kind="stable")[:FEW].tolist())
+    return take(report, "key", most) if text_plan.narrowed == "columns" else narrow_rows(report, most)

@@ -1,0 +1,204 @@
+"""The matrices of layers without softmax: signed, with what decays and writes each token, and the strongest sources."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attnscope.findings.arrays import Array, Matrix
+from attnscope.findings.heads import Pooled
+from attnscope.findings.mixing import MIXING, Mixing
+from attnscope.findings.run import Report, TextReport
+from attnscope.studies.run.row_list import LISTED, row_table
+from attnscope.studies.screens.contributors import fitted
+from attnscope.studies.screens.header import RANDOM_WEIGHTS
+from attnscope.studies.screens.overview import weight_map
+from attnscope.views.axes import token_axis
+from attnscope.views.numbers import NO_WEIGHT, Digits, column_texts, digits_for
+from attnscope.views.parts import GAP, Bar, Bars, Column, Matrices, Panel, Table, ViewPart, paragraph
+from attnscope.views.scales import Scale, scale_for
+from attnscope.views.settings import DisplaySettings
+from attnscope.views.spans import Span, ours
+
+# names of how strongly a token is written, by kind of layer
+WRITES = {"gated delta": "β", "kimi delta": "β", "mamba": "Δ"}
+_MEANING = "half-life: tokens until half of the state is left, at the decay of this token"
+_WRITTEN = {"β": "; β: how much of it is written", "Δ": "; Δ: the step with which it is written"}
+_FORMULAS = {
+    "gated delta": "M = tril(QKᵀ⊙Γ) (I + tril(β KKᵀ⊙Γ, −1))⁻¹ β",
+    "kimi delta": "M = tril(QKᵀ⊙Γ) (I + tril(β KKᵀ⊙Γ, −1))⁻¹ β, Γ of each channel",
+    "mamba": "M = tril(CBᵀ⊙Γ) Δ + D",
+    "lightning": "M = tril(QKᵀ⊙Γ)",
+}
+_MOST_OF_LAYER = 3  # heads that are drawn one below another
+SHARE = "share of |M|"  # name of the numbers of thumbnails and maps
+
+
+def present_mixing(report: Report, text: TextReport, settings: DisplaySettings, *, heat: bool) -> Iterator[ViewPart]:
+    """Present every head: its matrix, its rows, and the strongest sources; many heads as thumbnails."""
+    mixing = text.mixing
+    if mixing is None:
+        return
+    every = range(len(mixing.units))
+    if mixing.matrix is not None and text.queries and (heat or settings.brief) and len(every) > _MOST_OF_LAYER:
+        yield GAP
+        yield thumbnails(text, mixing, mixing.matrix)
+        return
+    for unit in every:
+        yield GAP
+        yield _title(report, text, mixing, unit, settings)
+        yield from _present_head(text, mixing, unit, settings, heat)
+
+
+def _title(report: Report, text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings) -> ViewPart:
+    badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
+    of_text = f"text {text.index}  " if len(report.texts) > 1 else ""
+    chosen = mixing.chosen[unit] if not settings.data_only else None
+    remarks = f"  {of_text}{mixing.kinds[unit]}" + (f"  {chosen}" if chosen else "")
+    return paragraph((Span(_name(mixing, unit), "title"), *badge, *ours(remarks)))
+
+
+def _name(mixing: Mixing, unit: int) -> str:
+    layer, head = mixing.units[unit]
+    return f"L{layer}H{head}"
+
+
+def _present_head(
+    text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings, heat: bool
+) -> Iterator[ViewPart]:
+    if mixing.pooled is not None:
+        yield GAP
+        pooled = mixing.pooled
+        yield weight_map(text, Pooled(pooled.queries, pooled.keys, pooled.weights[unit]), SHARE)
+    if not text.queries:
+        return
+    if len(text.queries) == 1 and not heat and mixing.matrix is not None:
+        yield from _one_row(text, mixing, mixing.matrix[unit, 0], unit, settings)
+        return
+    ranking = _ranking(text, mixing, unit, settings, compact=heat)
+    brief = [GAP, *_rows(text, mixing, unit, settings), *([GAP, fitted(ranking, settings)] if ranking else [])]
+    if mixing.matrix is None:
+        yield from brief
+        return
+    panel = _panel(text, mixing, mixing.matrix[unit], unit, settings)
+    yield GAP
+    yield Matrices([panel], heat)
+    yield from brief
+
+
+def _panel(text: TextReport, mixing: Mixing, matrix: Matrix, unit: int, settings: DisplaySettings) -> Panel:
+    digits = digits_for(matrix, settings.precision)
+    axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
+    caption = ours(f"{_FORMULAS[mixing.kinds[unit]]}; rows don't sum to 1; {NO_WEIGHT} is a later token")
+    cells = _cells(text, matrix, digits)
+    masked = [False] * len(text.queries)
+    return Panel(
+        MIXING, ours(MIXING), matrix, cells, *axes, scale_for(MIXING, matrix), digits, masked, caption, caption
+    )
+
+
+def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the only row as a list: a line for each key that it can read, of a long text for the strongest."""
+    query = text.queries[0]
+    sizes = np.where(np.array(text.keys) > query, -1.0, np.abs(row.astype(np.float64)))
+    listed = [n for n, size in enumerate(sizes) if size >= 0]
+    if len(listed) > LISTED and settings.brief:
+        listed = np.argsort(-sizes, kind="stable")[:LISTED].tolist()
+    omitted = int((sizes >= 0).sum()) - len(listed)
+    shares = sizes / (float(mixing.size[unit, 0]) or 1.0)
+    columns = [Column("M", _listed(row, listed, settings)), Column("share", _listed(shares, listed, settings))]
+    ranked = dict(zip(mixing.keys[unit, 0].tolist(), mixing.value[unit, 0].tolist(), strict=True))
+    values = [ranked.get(text.keys[n]) for n in listed]
+    bars = (row[listed] / (float(np.abs(row).max()) or 1.0)).tolist()
+    if omitted:
+        left = np.setdiff1d(np.flatnonzero(sizes >= 0), listed)
+        columns = [
+            Column(column.heading, [*column.cells, _listed(values, [0], settings)[0]])
+            for column, values in zip(columns, ([row[left].sum()], [shares[left].sum()]), strict=True)
+        ]
+        values.append(None)
+        bars.append(None)
+    if any(value is not None for value in values):
+        columns.append(Column("|M|·‖v‖", column_texts(values, settings.precision)))
+    keys = token_axis("key", text.sources, text.keys)
+    formula = ours(f"{_FORMULAS[mixing.kinds[unit]]}; share: of all |M| of the row")
+    which = f"the {LISTED} keys with the largest |M|; {settings.named('--key', 'key')} selects others"
+    yield GAP
+    queries = token_axis("query", text.tokens, text.queries)
+    yield from row_table(queries, keys.select(listed), columns, bars, [formula], omitted, which)
+    yield GAP
+    yield from _rows(text, mixing, unit, settings)
+
+
+def _listed(values: Array | Sequence[float], indices: Sequence[int], settings: DisplaySettings) -> list[str]:
+    return column_texts([float(values[n]) for n in indices], settings.precision)
+
+
+def _cells(text: TextReport, matrix: Matrix, digits: Digits) -> list[list[str]]:
+    later = digits.units(NO_WEIGHT)
+    return [
+        [later if key > query else digits.text(value) for key, value in zip(text.keys, row, strict=True)]
+        for query, row in zip(text.queries, matrix.tolist(), strict=True)
+    ]
+
+
+def thumbnails(text: TextReport, mixing: Mixing, matrices: Array) -> Matrices:
+    """Return the shares of |M| of every head, on one scale."""
+    with np.errstate(invalid="ignore"):
+        shares = np.abs(matrices) / mixing.size[..., None]
+    axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
+    drawn = *axes, Scale(0.0, 1.0, False), Digits(2)
+    panels = [Panel(SHARE, ours(_name(mixing, unit)), matrix, [], *drawn) for unit, matrix in enumerate(shares)]
+    return Matrices(panels, True, [(int(layer), int(head)) for layer, head in mixing.units])
+
+
+def _rows(text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the facts of every row: how long its state lasts, how strongly it is written, and the sums of the row."""
+    write = WRITES.get(mixing.kinds[unit])
+    columns = [_column("half-life", mixing.half_life[unit], settings, none="∞")]
+    if write is not None:
+        columns.append(_column(write, mixing.write[unit], settings))
+    columns += [_column("Σ M", mixing.row_sum[unit], settings), _column("Σ |M|", mixing.size[unit], settings)]
+    yield paragraph(
+        (Span("rows", "bold"), *ours(f"  {_MEANING}{_WRITTEN[write] if write else ''}", "dim")), remark=True
+    )
+    yield Table("query", columns, keys=token_axis("query", text.tokens, text.queries))
+
+
+def _column(heading: str, values: Array, settings: DisplaySettings, *, none: str = "") -> Column:
+    known = [float(value) if np.isfinite(value) else None for value in values]
+    return Column(heading, column_texts(known, settings.precision, none=none))
+
+
+def _ranking(text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings, *, compact: bool) -> Bars | None:
+    """Rank the sources of every row by |M|, or by |M|·‖v‖."""
+    keys = mixing.keys[unit]
+    if not keys.shape[1]:
+        return None
+    numbers = {"M": mixing.mixing[unit], "share": mixing.share[unit], "|M|·‖v‖": mixing.value[unit]}
+    digits = [digits_for(values, settings.precision + 1) for values in numbers.values()]
+    if settings.percent:
+        digits[1] = digits[1].as_percent()
+    measure = numbers["|M|·‖v‖" if mixing.by == "value" else "share"]
+    full = float(np.nanmax(measure)) if mixing.by == "value" and np.isfinite(measure).any() else 1.0
+    rows = [_sources(keys[r], [values[r] for values in numbers.values()], digits, measure[r] / (full or 1.0))
+            for r in range(len(text.queries))]  # fmt: skip
+    left_out = f", without {' and '.join(mixing.left_out)}" if mixing.left_out else ""
+    by = "|M|·‖v‖" if mixing.by == "value" else "|M|"
+    return Bars(
+        token_axis("key", text.sources),
+        ["M", "share %" if settings.percent else "share", "|M|·‖v‖"],
+        rows,
+        token_axis("query", text.tokens, text.queries),
+        title=(Span("strongest sources", "bold"), Span(f"  by {by}{left_out}", "dim")),
+        meaning=ours("; share: of all |M| of the row", "dim"),
+        by=2 if mixing.by == "value" else 0,
+        compact=compact,
+    )
+
+
+def _sources(keys: Array, numbers: Sequence[Array], digits: Sequence[Digits], lengths: Array) -> list[Bar]:
+    return [
+        Bar(key, float(lengths[k]), [d.text(float(values[k])) for d, values in zip(digits, numbers, strict=True)])
+        for k, key in enumerate(keys.tolist())
+        if key >= 0
+    ]
