@@ -19,7 +19,6 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.checksum import crc32
 from attnscope.base.system.file_system import FileSystem
-from attnscope.batch.direct_writer import DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.frames import packing_of
 from attnscope.batch.journal import sealing
@@ -27,6 +26,7 @@ from attnscope.batch.part_lines import END_LINE, RESTORE, OutOfOrder, PartLines
 from attnscope.batch.parts import PartSet
 from attnscope.batch.records import End, encode
 from attnscope.batch.sinks import INDEX
+from attnscope.batch.summed_writer import SummedWriter
 from attnscope.findings.codec import decode_json
 
 _PIECE = 1 << 20  # bytes of a shard that are copied at a time
@@ -41,14 +41,14 @@ class _Shard(msgspec.Struct, frozen=True):
 
 
 class _Target:
-    """Writer of the new dump's lines, past the page cache, which would copy each byte and wait for the disk, too."""
+    """Writer of the new dump's lines, in a thread of its own."""
 
     def __init__(self, path: Path) -> None:
         self._packing = packing_of(path)
         self._crc = 0
         files = FileSystem()
         self._descriptor = files.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        self._blocks = DirectWriter(files)
+        self._blocks = SummedWriter(files)
         self._blocks.start(self._descriptor)
         self._pool = ThreadPoolExecutor(1, "attnscope-merge")
         self._pending = Future[None]()

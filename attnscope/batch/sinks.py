@@ -13,13 +13,13 @@ import numpy as np
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.background import RecordSink
-from attnscope.batch.direct_writer import DirectWriter
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import Settings
 from attnscope.batch.journal import Journal, Stream, scan
 from attnscope.batch.parquet_sink import check_folder, files_checksum, open_tables
 from attnscope.batch.records import Record, encode
 from attnscope.batch.shards import NAMES, ShardArray, pack
+from attnscope.batch.summed_writer import SummedWriter
 from attnscope.findings.codec import decode_json
 from attnscope.findings.record_parts import PARTS
 
@@ -62,7 +62,7 @@ class SafetensorsSink(RecordSink):
         super().__init__(journal)
         self._files = files
         self._folder = journal.path.parent
-        self._blocks = DirectWriter(files)
+        self._blocks = SummedWriter(files)
 
     def encode(self, records: Sequence[Record], new: int) -> Sequence[Record]:
         """Return a window as it is: writing its arrays takes the time."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.system.file_system import FileSystem
-from attnscope.batch import direct_writer
+from attnscope.batch import summed_writer
 from attnscope.batch.blocks import SelectedItems
 from attnscope.batch.groups import TextSize
 from attnscope.batch.header import SCHEMA, Grouping, Header, InputFacts, Settings
@@ -112,7 +112,7 @@ def dump(
     settings=None,
 ):
     """Write or go on with a dump, as attnscope.batch.dump does, without a model."""
-    small = patch.object(direct_writer, "BUFFER_BYTES", 2 * direct_writer.BLOCK)
+    small = patch.object(summed_writer, "BUFFER_BYTES", 8192)
     with small, open_dump(target, force=force, files=files or FileSystem(), settings=settings) as (journal, sink):
         if journal.written.header is None:
             journal.start(encode(HEADER))

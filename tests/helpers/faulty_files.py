@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 from attnscope.base.system.file_system import FileSystem
-from attnscope.batch.direct_writer import BLOCK
 
+BLOCK = 4096
 CALLS = (
-    *("open", "lock", "write", "direct", "cached", "truncate", "sync", "sync_folder", "replace", "close"),
+    *("open", "lock", "write", "truncate", "sync", "sync_folder", "replace", "close"),
     *("make_folder", "remove"),
 )
 

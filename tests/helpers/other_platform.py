@@ -16,7 +16,7 @@ from pathlib import Path
 sys.modules.update(dict.fromkeys(("fcntl", "grp", "pwd", "resource", "termios")))
 for _module, _names in {
     os: (
-        *("O_DIRECT", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK"),
+        *("O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK"),
         *("fchmod", "link", "sched_getaffinity", "set_blocking", "sysconf"),
     ),
     signal: ("SIGHUP", "pthread_sigmask", "sigwait"),

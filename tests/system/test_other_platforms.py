@@ -103,7 +103,7 @@ def test_all_memory_of_the_machine_counts_where_the_free_memory_is_unknown(monke
 
 
 def test_only_the_folder_system_knows_what_differs():
-    words = 'fcntl pthread_sigmask fchmod os.link O_DIRECT O_NONBLOCK MADV_ mallopt "/proc /sys/'
+    words = 'fcntl pthread_sigmask fchmod os.link O_NONBLOCK MADV_ mallopt "/proc /sys/'
     found = [
         f"{path.relative_to(ROOT)}: {word}"
         for path in (ROOT / "attnscope").rglob("*.py")

@@ -115,20 +115,6 @@ class FileSystem:
         """Write some of the data; return the number of bytes."""
         return os.write(descriptor, data)
 
-    def direct(self, descriptor: int) -> bool:
-        """Write past the system's cache from now on; whether system and file system do that."""
-        if fcntl is None or not hasattr(os, "O_DIRECT"):
-            return False
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
-        except OSError:
-            return False
-        return True
-
-    def cached(self, descriptor: int) -> None:
-        """Write through the system's cache again, if `direct` returned True."""
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_DIRECT)
-
     def truncate(self, descriptor: int, size: int) -> None:
         """Cut a file off."""
         os.ftruncate(descriptor, size)
