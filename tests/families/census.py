@@ -175,7 +175,7 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
             torch.manual_seed(0)
             model = raise_weights(kind._from_config(config, attn_implementation="eager", dtype=torch.float32).eval())
             built = model if built is None else built
-            if _watch(model, torch.tensor([[5, 6]])).weights:
+            if watch_attention(model, torch.tensor([[5, 6]])).weights:
                 return model
         except Exception as e:  # whatever its config makes of small sizes
             reason = e
@@ -230,7 +230,7 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
     gaps = []
     for text in report.data.texts:
         ids = torch.tensor([[token.id for token in text.tokens]])
-        watched = _watch(model, ids)
+        watched = watch_attention(model, ids)
         ours: dict[int, list[Any]] = {}
         for head in text.heads:
             ours.setdefault(int(head.layer), []).append(torch.from_numpy(head.stages["weights"].copy()))
@@ -246,7 +246,7 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
         return
     prediction = predictions[0]
     ids = torch.tensor([[token.id for token in report.data.texts[0].tokens]])
-    watched = _watch(model, ids)
+    watched = watch_attention(model, ids)
     prompt = ids[:, : prediction.position + 1] if model.can_generate() else ids
     logits = watched.logits[0, prediction.position]
     finding.differences["logits"] = max(abs(float(logits[token.id]) - token.logit) for token in prediction.tokens)
@@ -261,12 +261,12 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
     cut: Any = attnscope.ablate(TEXT, **options, cut=f"L{layer}H1").data.effects[0]
     if cut.predictions and watched.cuts:
         at = cut.predictions[0].position
-        after = _watch(model, ids, cut=(0, 1)).logits[0, at].softmax(-1)
+        after = watch_attention(model, ids, cut=(0, 1)).logits[0, at].softmax(-1)
         finding.differences["cut"] = max(abs(float(after[t.id]) - t.after) for t in cut.predictions[0].tokens)
 
 
 @torch.inference_mode()
-def _watch(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None = None) -> WatchedAttention:
+def watch_attention(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None = None) -> WatchedAttention:
     """Run eager transformers, and see its weights and logits; `cut` is a call of attention, and a head."""
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     runs = model if not hasattr(model, "get_text_features") or model.can_generate() else model.text_model

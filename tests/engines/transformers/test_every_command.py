@@ -1,0 +1,159 @@
+"""The models that people run, without an option about layers or engines: commands work, with the numbers of eager."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import attnscope
+from attnscope.cli import main
+from tests.families.census import watch_attention
+from tests.helpers import hybrids
+from tests.helpers.architectures import write_tokenizer
+from tests.helpers.tiny_models import TABLE
+
+TEXT = "the bank by the river was old"
+OTHER = "the bank by the water was old"
+SHORT = "the river"
+NATIVE = {row.name: row for row in TABLE if row.name in ("mpnet", "deberta_v2", "bloom", "falcon")}
+TYPES = [
+    "qwen3_next", "qwen3_5_text", "kimi_linear", "olmo_hybrid", "nemotron_h", "falcon_h1", "granitemoehybrid", "jamba",
+    "zamba2", "lfm2", "minimax", "recurrent_gemma", "deepseek_v32", "glm_moe_dsa", *NATIVE,
+]  # fmt: skip
+CLOSE = {"rtol": 0, "atol": 1e-5}
+PADDED = {"rtol": 0, "atol": 3e-5}  # a scan over a padded text adds in another order
+
+
+@pytest.fixture(scope="module", params=TYPES)
+def folder(request, tmp_path_factory):
+    """The folder of a tiny model, and the model."""
+    path = tmp_path_factory.mktemp(request.param)
+    if request.param in NATIVE:
+        model = NATIVE[request.param].save(path).eval()
+        model.set_attn_implementation("eager")
+        write_tokenizer(path)
+    else:
+        model = hybrids.make_hybrid(request.param)
+        hybrids.save_hybrid(path, model)
+    return str(path), model
+
+
+def ids_of(text):
+    return torch.tensor([[token.id for token in text.tokens]])
+
+
+def same_weights(text, model, close):
+    """Compare the weights of all heads of a text with eager attention's."""
+    expected = watch_attention(model, ids_of(text)).weights
+    layers = sorted({head.layer for head in text.heads})
+    assert len(layers) == len(expected)
+    for head in text.heads:
+        theirs = expected[layers.index(head.layer)][0, head.head].float().numpy()
+        np.testing.assert_allclose(head.stages["weights"], theirs, **close)
+
+
+def test_run_equals_eager(folder):
+    path, model = folder
+    options = {"model": path, "layer": "all", "head": "all", "stages": "weights"}
+    same_weights(attnscope.inspect(TEXT, **options).data.texts[0], model, CLOSE)
+    for text in attnscope.inspect([TEXT, SHORT], **options).data.texts:
+        same_weights(text, model, PADDED)
+
+
+def test_predictions_and_generation_equal_those_of_the_model(folder):
+    path, model = folder
+    if not model.can_generate():
+        pytest.skip("it predicts masked tokens, and the tokenizer has none")
+    text = attnscope.inspect(TEXT, model=path, predict=True).data.texts[0]
+    logits = watch_attention(model, ids_of(text)).logits[0]
+    for prediction in text.predictions:
+        shares = logits[prediction.position].softmax(-1)
+        for token in prediction.tokens:
+            assert token.probability == pytest.approx(float(shares[token.id]), abs=1e-5)
+    prompt = ids_of(text)[:, :-1]
+    expected = model.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)[0].tolist()
+    continued = attnscope.inspect(TEXT, model=path, generate=4).data.texts[0]
+    ids = ids_of(continued)[0].tolist()
+    assert ids == expected[: len(ids)]
+    assert len(ids) > 8 or expected[7] == 2
+
+
+def test_studies_work_by_default(folder):
+    path, _ = folder
+    assert attnscope.compare(TEXT, OTHER, model=path)
+    assert attnscope.explain(TEXT, query="river", model=path).holds
+    assert attnscope.heads(model=path, draws=2)
+    assert attnscope.check(TEXT, model=path).passed
+
+
+def test_a_cut_head_changes_what_a_hook_changes(folder):
+    path, model = folder
+    text = attnscope.inspect(TEXT, model=path, layer="all", head="all", stages="weights").data.texts[0]
+    layer = min(head.layer for head in text.heads)
+    cut = attnscope.ablate(TEXT, model=path, cut=f"L{layer}H1", at=5).data.effects[0]
+    assert np.isfinite(attnscope.ablate(TEXT, model=path, each="head").values[layer]).all()
+    if cut.predictions:
+        watched = watch_attention(model, ids_of(text), cut=(0, 1))
+        if watched.cuts:
+            shares = watched.logits[0, cut.predictions[0].position].softmax(-1)
+            for token in cut.predictions[0].tokens:
+                assert token.after == pytest.approx(float(shares[token.id]), abs=1e-5)
+
+
+def test_a_dump_holds_the_weights_of_eager_attention(folder, tmp_path):
+    path, model = folder
+    texts = tmp_path / "texts.txt"
+    texts.write_text(f"{TEXT}\n{SHORT}\n")
+    dump = tmp_path / "dump.jsonl"
+    assert main(["batch", str(texts), "--model", path, "--stage", "weights", "-o", str(dump)]) == 0
+    for line in dump.read_text().splitlines()[1:]:
+        record = json.loads(line)
+        if record.get("status") != "ok":
+            continue
+        ids = torch.tensor([[token["id"] for token in record["tokens"]]])
+        expected = watch_attention(model, ids).weights
+        layers = sorted({layer for layer, _ in record["units"]})
+        assert len(layers) == len(expected)
+        for (layer, head), weights in zip(record["units"], record["stages"]["weights"], strict=True):
+            theirs = expected[layers.index(layer)][0, head].float().numpy()
+            np.testing.assert_allclose(np.array(weights), theirs, **PADDED)
+
+
+def test_a_page_is_written(folder, tmp_path):
+    path, _ = folder
+    page = tmp_path / "page.html"
+    assert main(["run", TEXT, "--model", path, "-o", str(page)]) == 0
+    assert page.stat().st_size > 10_000
+
+
+def test_explore_shows_the_weights_of_eager_attention(folder, monkeypatch):
+    path, model = folder
+    pytest.importorskip("textual", reason="textual is not installed")
+    from attnscope.cli import explore
+    from attnscope.views.explore.app import ExploreApp
+    from tests.explore.proof import settled
+
+    seen = []
+
+    def run(app):
+        async def walk():
+            async with app.run_test(size=(120, 40)) as pilot:
+                await settled(app, pilot)
+                await pilot.press("down")
+                await settled(app, pilot)
+                seen.append((app.state.head, app.state.place.spot.query))
+                await pilot.press("q")
+
+        asyncio.run(walk())
+
+    monkeypatch.setattr(ExploreApp, "run", run)
+    for name in ("_check_terminal", "_at_terminal"):
+        monkeypatch.setattr(explore, name, lambda: None)
+    text = attnscope.inspect(TEXT, model=path, layer="all", head=0, stages="weights").data.texts[0]
+    assert main(["explore", TEXT, "--model", path]) == 0
+    ((head, query),) = seen
+    layers = [other.layer for other in text.heads]
+    expected = watch_attention(model, ids_of(text)).weights[layers.index(head.layer)][0, head.head].float().numpy()
+    np.testing.assert_allclose(head.row("weights", query), expected[query], **CLOSE)
