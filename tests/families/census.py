@@ -66,7 +66,9 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("linear_num_key_heads",), 2),
     (("indexer_n_heads", "indexer_head_dim", "index_n_heads"), 8),
     (("indexer_budget", "index_topk"), 4),
-    (("indexer_compress_ratio",), 2),
+    (("indexer_compress_ratio", "index_kpool"), 2),
+    (("text_hidden_size",), 32),
+    (("adapter_hidden_size", "projector_hidden_size", "vision_adapter_dim"), 32),
     (("indexer_kv_heads",), 1),
     (("image_size",), 16),
     (("patch_size",), 4),
@@ -111,7 +113,10 @@ MEASURES = ("weights", "padded", "logits", "continuation", "cut")
 def text_class(config_class: Any) -> Any:
     """Return the class that a checkpoint of this config is saved with: one that predicts, or the base model."""
     tables = ("CAUSAL_LM", "MULTIMODAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
-    for name in reversed(tables) if config_class().is_encoder_decoder else tables:
+    default = config_class()
+    if hasattr(default, "text_config"):  # the class for its text alone takes the config of the text
+        tables = ("MULTIMODAL_LM", "CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
+    for name in reversed(tables) if default.is_encoder_decoder else tables:
         table: Any = getattr(hf, f"MODEL_FOR_{name}_MAPPING")
         if config_class in table:
             return table[config_class]
@@ -146,12 +151,26 @@ def small_config(config_class: Any, **changes: Any) -> Any:
 
 
 _ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+_HALF_ROPE = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 0]},
+    "num_key_value_heads": 4,
+}
+_KIMI = {
+    "linear_attn_config": {"num_heads": 4, "head_dim": 8, "short_conv_kernel_size": 3, "kda_layers": [1, 3],
+                           "full_attn_layers": [2, 4]},
+    "num_key_value_heads": 4,
+}  # fmt: skip
 _CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"num_hidden_layers": 8},
     {"attn_layer_indices": [1, 3], "layer_group_size": 2, "full_attention_interval": 2},
     {"num_key_value_heads": 4},
+    {"layer_types": ["mamba", "attention"] * 2},
+    {"layer_types": ["linear_attention", "full_attention"] * 2, "num_key_value_heads": 4},
+    {"layer_types": ["conv", "full_attention"] * 2},
+    _KIMI,
     _ROPE,
+    _HALF_ROPE,
     {"head_dim": 16},
     {"hidden_size": 64},
 )

@@ -63,10 +63,6 @@ ONE_PART: dict[str, dict[str, Any]] = {
     "llama4_text": {**_WIDE, "intermediate_size_mlp": 40, "num_local_experts": 2, "attention_chunk_size": 4},
 }  # fmt: skip
 TWO_PARTS: dict[str, dict[str, Any]] = {"t5": _T5, "bart": _HALVES, "marian": _HALVES, "pegasus": _HALVES}
-SPARSE: dict[str, dict[str, Any]] = {
-    "deepseek_v32": {**_SIZES, **_LATENT, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 2}
-}
-TWICE: dict[str, dict[str, Any]] = {"diffllama": _GQA}  # two calls a layer, whose difference goes on
 NO_TEXT: dict[str, dict[str, Any]] = {
     "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
             "image_size": 16, "patch_size": 4},

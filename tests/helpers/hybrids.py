@@ -10,7 +10,7 @@ from tests.helpers.architectures import write_tokenizer
 from tests.helpers.tiny_models import raise_weights
 
 _IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-_SIZES = {
+SIZES = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
     "intermediate_size": 40, "max_position_embeddings": 64, "tie_word_embeddings": False, **_IDS,
 }  # fmt: skip
@@ -33,37 +33,37 @@ _INDEXER = {"index_n_heads": 8, "index_head_dim": 8, "index_topk": 2}
 
 # model_type → its config
 HYBRIDS: dict[str, dict[str, Any]] = {
-    "qwen3_next": {**_SIZES, **_MOE, **_DELTA, "head_dim": 8, "layer_types": _LINEAR_FULL},
-    "qwen3_5_text": {**_SIZES, **_DELTA, "head_dim": 8, "layer_types": _LINEAR_FULL},
-    "kimi_linear": {**_SIZES, **_LATENT, "num_experts": 4, "layer_types": _LINEAR_FULL,
+    "qwen3_next": {**SIZES, **_MOE, **_DELTA, "head_dim": 8, "layer_types": _LINEAR_FULL},
+    "qwen3_5_text": {**SIZES, **_DELTA, "head_dim": 8, "layer_types": _LINEAR_FULL},
+    "kimi_linear": {**SIZES, **_LATENT, "num_experts": 4, "layer_types": _LINEAR_FULL,
                     "linear_attn_config": {"num_heads": 4, "head_dim": 8, "short_conv_kernel_size": 3,
                                            "kda_layers": [1, 3], "full_attn_layers": [2, 4]}},
-    "olmo_hybrid": {**_SIZES, **_DELTA, "layer_types": _LINEAR_FULL},
-    "nemotron_h": {**_SIZES, "head_dim": 8,
+    "olmo_hybrid": {**SIZES, **_DELTA, "layer_types": _LINEAR_FULL},
+    "nemotron_h": {**SIZES, "head_dim": 8,
                    "layers_block_type": ["linear_attention", "full_attention", "mlp", "full_attention"],
                    "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "conv_kernel": 3, "n_groups": 1,
                    "chunk_size": 4},
-    "falcon_h1": {**_SIZES, **_MAMBA, "head_dim": 8, "mamba_d_ssm": 64},
-    "granitemoehybrid": {**_SIZES, **_MAMBA, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "falcon_h1": {**SIZES, **_MAMBA, "head_dim": 8, "mamba_d_ssm": 64},
+    "granitemoehybrid": {**SIZES, **_MAMBA, "num_local_experts": 4, "num_experts_per_tok": 2,
                          "shared_intermediate_size": 16, "layer_types": ["mamba", "attention"] * 2},
-    "jamba": {**_SIZES, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2,
+    "jamba": {**SIZES, "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2,
               "expert_layer_offset": 1, "num_experts": 4, "mamba_d_state": 8, "mamba_d_conv": 3, "mamba_dt_rank": 4,
               "use_mamba_kernels": False},
-    "bamba": {**_SIZES, **_MAMBA, "attn_layer_indices": [1, 3]},
-    "zamba": {**_SIZES, "num_hidden_layers": 6, "num_key_value_heads": 4, "attention_hidden_size": 64,
+    "bamba": {**SIZES, **_MAMBA, "attn_layer_indices": [1, 3]},
+    "zamba": {**SIZES, "num_hidden_layers": 6, "num_key_value_heads": 4, "attention_hidden_size": 64,
               "attention_head_dim": 16, "attn_layer_period": 3, "attn_layer_offset": 2, "n_mamba_heads": 2,
               "mamba_d_state": 8, "mamba_d_conv": 3, "mamba_dt_rank": 4, "use_mamba_kernels": False},
-    "zamba2": {**_SIZES, "num_hidden_layers": 6, "num_key_value_heads": 4, "mamba_d_state": 8, "mamba_d_conv": 3,
+    "zamba2": {**SIZES, "num_hidden_layers": 6, "num_key_value_heads": 4, "mamba_d_state": 8, "mamba_d_conv": 3,
                "n_mamba_heads": 4, "mamba_ngroups": 1, "chunk_size": 4, "num_mem_blocks": 1,
                "layers_block_type": ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"],
                "use_mamba_kernels": False},
-    "lfm2": {**_SIZES, "layer_types": ["conv", "full_attention"] * 2},
-    "minimax": {**_SIZES, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "block_size": 4,
+    "lfm2": {**SIZES, "layer_types": ["conv", "full_attention"] * 2},
+    "minimax": {**SIZES, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "block_size": 4,
                 "layer_types": _LINEAR_FULL},
-    "recurrent_gemma": {**_SIZES, "head_dim": 8, "lru_width": 32, "attention_window_size": 5,
+    "recurrent_gemma": {**SIZES, "head_dim": 8, "lru_width": 32, "attention_window_size": 5,
                         "block_types": ["recurrent", "attention"]},
-    "deepseek_v32": {**_SIZES, **_LATENT, **_INDEXER, "first_k_dense_replace": 1},
-    "glm_moe_dsa": {**_SIZES, **_LATENT, **_INDEXER, "first_k_dense_replace": 1},
+    "deepseek_v32": {**SIZES, **_LATENT, **_INDEXER, "first_k_dense_replace": 1},
+    "glm_moe_dsa": {**SIZES, **_LATENT, **_INDEXER, "first_k_dense_replace": 1},
 }  # fmt: skip
 
 

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.engines.transformers.taken_outputs import TakenOutputs
+from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.request.masks.terms import Bidirectional, Mask
 
@@ -85,19 +86,27 @@ class AttentionCapture:
         self.projection: nn.Module | None = None
         self._names = {id(module): name for name, module in model.named_modules()}
         self._gated = {model.get_submodule(name) for name in gated}
-        self.taken_outputs = TakenOutputs(self._gated | set(selecting_modules(model)))
+        twice = {module for module in model.modules() if module in CALLED_TWICE}
+        self.taken_outputs = TakenOutputs(self._gated | set(selecting_modules(model)) | twice)
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
         # Modules with a layer number that have been called.
         self._numbered: set[int] = set()
         self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
+        # the first call of each module, and the part of its output that belongs to the second
+        self._first: dict[nn.Module, AttentionInputs] = {}
+        self._second_output: dict[nn.Module, Tensor] = {}
 
     def run_attention(
         self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
     ) -> Tensor:
         """Return one layer's attention; the arguments are those of the attention interface of transformers."""
         if self.taken_outputs.instead is not None:
+            self.taken_outputs.values.append(v)
             return self.taken_outputs.instead
+        first = self._first.get(module)
+        if first is not None and first.q is q and first.k is k:
+            return self._run_second(module, replace(first, v=v))
         part, layer = self._locate(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
             raise unsupported_attention(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
@@ -105,7 +114,20 @@ class AttentionCapture:
         spec = self._spec(q, k, mask, more, layer)
         unselective = None if before is None else provided_mask(before, q, k, layer)
         weight = self._out_weight(module, q.shape[1] * v.shape[-1])
-        return self._on_attention(part, module, AttentionInputs(layer, q, k, v, spec, weight, unselective=unselective))
+        inputs = AttentionInputs(layer, q, k, v, spec, weight, unselective=unselective)
+        self._first[module] = inputs
+        if module not in CALLED_TWICE or self.taken_outputs.has_cache(module):
+            return self._on_attention(part, module, inputs)
+        values = self.taken_outputs.values_of(module, _output_like(inputs))
+        output = self._on_attention(part, module, replace(inputs, v=torch.cat(values, -1), out_weight=None))
+        self._second_output[module] = output[..., v.shape[-1] :]
+        return output[..., : v.shape[-1]]
+
+    def _run_second(self, module: nn.Module, inputs: AttentionInputs) -> Tensor:
+        """Return the output for the second values of a module, whose first call has shown both (Diff Llama)."""
+        CALLED_TWICE.add(module)
+        output = self._second_output.pop(module, None)
+        return attended(inputs) if output is None else output
 
     def gate_of(self, module: nn.Module, inputs: AttentionInputs) -> Tensor | None:
         """Return the gate of a module that is running, (B, H, Q, Ev or 1); None if it has none."""
@@ -143,7 +165,11 @@ class AttentionCapture:
         number = getattr(module, "layer_idx", None)
         if isinstance(number, int) and number >= 0:
             if id(module) in self._numbered:
-                raise unsupported_attention("two sets of queries, keys and values", number)
+                raise AttnscopeError(
+                    f"layer {number} runs more than once in a pass",
+                    where=arg("model"),
+                    hint="attnscope shows layers that run once",
+                )
             self._numbered.add(id(module))
         if not isinstance(number, int) or number < 0 or (part, number) in self._layers:
             number = self._seen[part]
@@ -260,6 +286,8 @@ def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     return AttnscopeError(message, where=arg("model"), hint=hint)
 
 
+# Modules that pass two sets of values with the same queries and keys, one after the other, as a first run has shown.
+CALLED_TWICE: WeakSet[nn.Module] = WeakSet()
 # The attention that modules of borrowed models have otherwise. Entries stay: a call in another thread may end later.
 OWN_ATTENTION: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")

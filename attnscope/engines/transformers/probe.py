@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.layer_kinds import LayerPaths, MixingLayer
-from attnscope.engines.transformers.interface import RELATIVE, AttentionCapture, capturing, has_indexer
+from attnscope.engines.transformers.interface import CALLED_TWICE, RELATIVE, AttentionCapture, capturing, has_indexer
 from attnscope.engines.transformers.layer_lists import ListItem, RunningLayers
 from attnscope.engines.transformers.mixing import watching_mixing
 from attnscope.engines.transformers.model_class import first_line
@@ -66,7 +66,7 @@ def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart
     names = {module: name for name, module in model.named_modules()}
     parts, running = _run(model, vocab_size, where)
     changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
-    if changed:
+    if changed or any(module in CALLED_TWICE for module in names):
         parts, running = _run(model, vocab_size, where, changed)
     return {part: _facts(calls, running, names, where) for part, calls in parts.items()}
 
@@ -99,7 +99,9 @@ def _run(
             running.mixing[running.item] = MixingLayer(inputs.kind, inputs.n_heads)
 
     ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
-    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    more: dict[str, Any] = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    if "use_cache" in inspect.signature(model.forward).parameters:
+        more["use_cache"] = False
     names = [name for name, module in model.named_modules() if module in changed]
     sessions.append(AttentionCapture(model, on_attention, gated=names))
     try:
@@ -181,6 +183,8 @@ def _attention_kind(module: nn.Module, inputs: AttentionInputs) -> str:
 
 def _no_projection(calls: _Calls) -> str:
     """Say why what a head adds to the residual stream is not known; empty if it is."""
+    if any(module in CALLED_TWICE for module in calls.modules):
+        return "the outputs of two heads are subtracted in front of the output projection"
     if any(call.out_weight is None for call in calls.inputs):
         return "the model's output projection was not found"
     if calls.paths.changed:

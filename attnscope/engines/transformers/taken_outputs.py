@@ -32,9 +32,11 @@ class TakenOutputs:
     def __init__(self, modules: Collection[nn.Module]) -> None:
         self._modules = set(modules)
         self._arguments: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._with_cache: set[nn.Module] = set()
         self._handles: list[RemovableHandle] = []
         # the output of attention while a module runs again; None in the model's own pass
         self.instead: Tensor | None = None
+        self.values: list[Tensor] = []  # of the calls of attention of a module that ran again
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -49,7 +51,13 @@ class TakenOutputs:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # a module that runs again must not add to caches
+        if any(kwargs.get(name) is not None for name in CACHES):
+            self._with_cache.add(module)
         self._arguments[module] = args, {name: None if name in CACHES else value for name, value in kwargs.items()}
+
+    def has_cache(self, module: nn.Module) -> bool:
+        """Tell whether a module got keys and values of earlier tokens, without which it would run otherwise."""
+        return module in self._with_cache
 
     def argument(self, module: nn.Module, name: str) -> Any:
         """Return an argument that a module got by name; None if it got none."""
@@ -88,6 +96,17 @@ class TakenOutputs:
             self.instead = None
             handle.remove()
         return None
+
+    def values_of(self, module: nn.Module, output: Tensor) -> list[Tensor]:
+        """Return the values of every call of attention of a module, which is running; see `taken`."""
+        args, kwargs = self._arguments[module]
+        self.values = []
+        self.instead = torch.zeros_like(output)
+        try:
+            module.forward(*args, **kwargs)
+        finally:
+            self.instead = None
+        return self.values
 
     def change_next(self, projection: nn.Module, output: Tensor, change: Callable[[Tensor], None]) -> None:
         """Let a function change what a projection takes next, in the form of `output`, (B, H, Q, Ev)."""
