@@ -7,11 +7,13 @@ import tempfile
 import webbrowser
 from base64 import b64encode
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import attnscope
+from attnscope.checkpoints.samples import samples_folder
 from attnscope.cli import main
 from attnscope.studies.formats import export
 from tests.helpers.sample_reports import report, text_report, tokens
@@ -48,6 +50,19 @@ def test_a_page_loads_nothing_and_allows_only_its_own_script(command, tmp_path):
     assert policy.startswith("default-src 'none'; ")
     assert re.findall(r"'sha256-([^']*)'", policy) == hashes
     assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_page_has_no_folder_of_this_machine(command, tmp_path):
+    """A path of up to 30 characters stood in the header."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        model = Path(folder, "my-riverbank")
+        model.symlink_to(samples_folder("sample_weights") / "riverbank")
+        assert len(str(model)) <= 30
+        path = tmp_path / "page.html"
+        assert main([*COMMANDS[command], "--model", str(model), "-o", str(path), "--quiet"]) == 0
+        header = json.dumps(read_page(path).header)
+        assert "my-riverbank" in header and folder not in header + path.read_text()
 
 
 def test_numbers_of_heads_are_exact(tmp_path):

@@ -85,9 +85,15 @@ def test_verbose_and_json_say_what_the_short_header_leaves_out(minilm, monkeypat
         ("/a/very/long/path/to/some/thing/my-bert/model", "my-bert/model"),
         ("C:\\a\\very\\long\\path\\to\\some\\thing\\bert-large\\", "bert-large"),
         ("x" * 50, "x" * 50),
+        ("/srv/my-llama-7b", "my-llama-7b"),
+        ("/srv/my-bert", "srv/my-bert"),
+        ("~/models/my-llama-7b", "my-llama-7b"),
+        ("D:\\models\\my-llama-7b", "my-llama-7b"),
+        ("./my-llama-7b", "./my-llama-7b"),
+        ("/my-llama", "/my-llama"),
     ],
 )
-def test_a_long_path_is_named_by_its_end(name, said):
+def test_a_long_or_absolute_path_is_named_by_its_end(name, said):
     assert short_path(name) == said
 
 

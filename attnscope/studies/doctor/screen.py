@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from attnscope.findings.doctor import VERDICTS, BatchFacts, DoctorCheck, DoctorReport, Evidence, Soundness
-from attnscope.studies.screens.header import counted
+from attnscope.studies.screens.header import counted, short_path
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -33,7 +33,7 @@ _TEXTS = {
 
 def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn an examination into parts: a table of checks, then what is wrong, then the others."""
-    yield Facts(list(_header(report)))
+    yield Facts(list(_header(report, settings)))
     yield GAP
     if measured := [check for check in report.checks if check.verdict in ("ok", "wrong", "depends")]:
         where = Column("where", [note(check.where or "") for check in measured], left=True)
@@ -62,10 +62,11 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Dis
     yield paragraph((_verdict(report), Span(more)), remark=True)
 
 
-def _header(report: DoctorReport) -> Iterator[tuple[str, Spans]]:
+def _header(report: DoctorReport, settings: DisplaySettings) -> Iterator[tuple[str, Spans]]:
     kind = f" · {report.kind}" if report.kind != "unknown" else ""
     made_of = (Span(" ("), *untrusted(report.model_class), Span(")")) if report.model != report.model_class else ()
-    yield "model", (*untrusted(report.model), *made_of, Span(kind))
+    name = report.model if settings.verbose else short_path(report.model)
+    yield "model", (*untrusted(name), *made_of, Span(kind))
     yield "runs in", ours(f"{report.dtype} on {report.device} · {report.passes} passes")
     for backend in report.backends:
         told = f": {backend.note}" if backend.note else ""

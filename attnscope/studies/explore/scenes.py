@@ -344,7 +344,7 @@ _PATHS = ("--config", "--model", "--adapter", "--tokenizer")
 
 def _shared(path: str) -> str:
     """Name a file or folder for readers on other machines: an absolute path by its end."""
-    return short_path(path, longest=0) if Path(path).is_absolute() else path
+    return short_path(path) if Path(path).is_absolute() else path
 
 
 def _is_typed(mask: str) -> bool:

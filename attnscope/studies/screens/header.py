@@ -24,6 +24,7 @@ from attnscope.views.spans import NEW, UNKNOWN, Span, Spans, note, ours, token_s
 _LONGEST_TEXT = 120, 400  # Characters that a header repeats in full, usually and verbose; of more, the first half.
 _SHORT_NAME = 8  # Characters of a folder's name that says little, such as `model` or `main`.
 _LONGEST_PATH = 30  # Longest name of a model that is shown whole; of a longer one, the end is shown.
+_ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")  # of a path that says more of a machine than of a model
 _UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
 _LONGEST_ROWS = 11  # Longest list of rows beside the length of the text.
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named
@@ -110,7 +111,7 @@ def report_header(
         legend = f"  {count_attending(kinds)} ({spell_legend(kinds)})"
         lines.append(("layers", ours(spell_map(kinds, whole=settings.verbose) + legend)))
     if provenance.adapter is not None:
-        lines.append(("adapter", untrusted(provenance.adapter)))
+        lines.append(("adapter", untrusted(provenance.adapter if settings.verbose else short_path(provenance.adapter))))
     if provenance.family != "weights":
         lines.append(("mask", describe_mask(mask, own_mask_name(provenance))))
         lines += [("", effect)] if (effect := effect_of_mask(mask)) else []
@@ -164,14 +165,11 @@ def describe_used(mask: MaskUse) -> str:
     return mask.used if mask.hidden is None else f"{mask.used}, with '{mask.hidden}' hidden"
 
 
-def short_path(name: str, longest: int = _LONGEST_PATH) -> str:
-    """Shorten a path to its last component, with the one before if that says little, such as `model`.
-
-    Args:
-        longest: Characters up to which a path stays as it is.
-    """
+def short_path(name: str) -> str:
+    """Shorten a long or absolute path to its last component, with the one before if that says little."""
     parts = [part for part in re.split(r"[/\\]", name) if part]
-    if len(name) <= longest or len(parts) < 2:
+    whole = len(name) <= _LONGEST_PATH and not _ABSOLUTE.match(name)
+    if whole or len(parts) < 2:
         return name
     return parts[-1] if len(parts[-1]) > _SHORT_NAME else "/".join(parts[-2:])
 
