@@ -43,8 +43,8 @@ class DumpFile:
         """Return one of the tables that `attnscope convert` writes, with the rows of every text.
 
         Args:
-            table: `contributors`, `rows`, `columns`, `spans`, `matrices` or `effects`; None for the first that the
-                dump has.
+            table: `contributors`, `rows`, `columns`, `spans`, `matrices`, `effects` or `mean_effects`; None for the
+                first that the dump has.
 
         Raises:
             AttnscopeError: A line or shard is damaged, pandas is not installed, or the dump holds no such table.

@@ -511,7 +511,7 @@ def _report_table(report: Report, table: str | None) -> "pd.DataFrame":
 
 def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | None, what: str) -> "pd.DataFrame":
     """Return a table of records, by default the first that they have; `what` holds them, for errors."""
-    from attnscope.batch.tables import INTEGERS, columns, kinds_of, tables
+    from attnscope.batch.tables import INTEGERS, columns, kinds_of, rows_of
 
     there = kinds_of(settings)
     chosen = table or next(iter(there), None)
@@ -521,7 +521,7 @@ def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | N
         raise UsageError(f"the {what} has no {wanted}", where="table", hint=hint)
     names = columns(chosen, settings)
     pd = import_pandas()
-    parts = [part for record in records if record.status == "ok" for part in tables(chosen, record)]
+    parts = list(rows_of(chosen, records))
     joined = {name: _joined([part[name] for part in parts]) for name in names}
     for name in INTEGERS:
         # A mean has no number, and an output has no key.

@@ -172,9 +172,8 @@ def _rows(source: Report | Dump, table: str | None) -> tuple[str, tables.TableRo
     settings = settings_of(source) if isinstance(source, Report) else source.header.settings
     chosen = tables.kind_of(settings, table)
     records = records_of(source) if isinstance(source, Report) else source.records()
-    parts = (part for record in records if record.status == "ok" for part in tables.tables(chosen, record))
     what = "rows" if chosen == "rows" else f"rows of {chosen}"
-    return what, tables.TableRows(tables.columns(chosen, settings), parts)
+    return what, tables.TableRows(tables.columns(chosen, settings), tables.rows_of(chosen, records))
 
 
 @contextmanager

@@ -46,6 +46,9 @@ class Settings(msgspec.Struct, frozen=True):
         digits: Decimal places to which numbers other than stages are rounded; None for exact numbers.
         spans: How texts are divided into spans, as typed; None for their own, or none.
         tables: Tables that a .parquet folder holds; empty for the first that there is, or for another kind of dump.
+        target: Token whose logit `effects` compares, or two whose difference it does; `{NAME}` is the member NAME of
+            each record; empty for none.
+        patch_from: Text whose activations replace those of the text in `effects`, or `{NAME}`; None to cut heads.
     """
 
     layer: str = "all"
@@ -67,6 +70,8 @@ class Settings(msgspec.Struct, frozen=True):
     digits: int | None = None
     spans: str | None = None
     tables: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    patch_from: str | None = None
 
     @property
     def kept_statistics(self) -> tuple[str, ...]:
@@ -160,7 +165,8 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _OPTIONS = (
     "settings.layer", "settings.head", "settings.query", "settings.key", "settings.top", "settings.by", "settings.pool",
-    "settings.column", "settings.skip", "settings.limit", "provenance.engine", "provenance.dtype", "provenance.device",
+    "settings.target", "settings.patch_from", "settings.column", "settings.skip", "settings.limit",
+    "provenance.engine", "provenance.dtype", "provenance.device",
     "provenance.part", "provenance.tokenizer",
 )  # fmt: skip
 _FREE = ("provenance.model", "provenance.adapter", "provenance.values", "input.name")  # names, and what follows others

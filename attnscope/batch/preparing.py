@@ -1,5 +1,6 @@
 """Tokenize texts of an input and plan what is shown of them, before a model looks into them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from attnscope.run.plan import present_layers
 from attnscope.run.rendering import render_text
 from attnscope.run.session import Session
 from attnscope.run.text_plan import TextPlan, plan_text
+from attnscope.studies.ablate.other_texts import plan_others
 from attnscope.studies.ablate.plan import AblationOptions, AblationRun, bytes_per_token
 from attnscope.studies.ablate.spans import read_answer
 
@@ -36,6 +38,8 @@ class PreparedText:
     text_plan: TextPlan  # its tokens, and what is shown of them
     size: TextSize
     answered: AblationRun | None = None  # the reading of its spans if these are cut; None otherwise
+    cut: AblationRun | None = None  # how its heads are cut; None if they are not
+    other_texts: tuple[TextPlan, ...] = ()  # texts that what is cut is replaced by
 
 
 def run_config(settings: Settings, given: RunConfig) -> RunConfig:
@@ -137,11 +141,39 @@ class TextPreparer:
         if "spans" in self._settings.keep:
             beside += PARTS["spans"].beside(Quantities(texts=1, units=self.units, sources=tokens, spans=spans))
         size = TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside)
-        if "span_effects" not in self._settings.keep:
-            return PreparedText(item, text_plan, size)
-        answered = read_answer(self._run, AblationOptions(each="span"), self._source, self._session, text_plan)
-        answered.span_cuts()  # refuses a text of one span
-        return PreparedText(item, text_plan, size, answered)
+        prepared = PreparedText(item, text_plan, size)
+        if "effects" in self._settings.keep:
+            run = msgspec.structs.replace(self._run, texts=(text,))
+            cut = AblationRun.of(run, cut_options(self._settings, item), self._source, self._session, text_plan)
+            other_texts = plan_others(cut)
+            text_plan.warnings.extend(warning for other in other_texts for warning in other.warnings)
+            prepared = replace(prepared, cut=cut, other_texts=tuple(other_texts))
+        if "span_effects" in self._settings.keep:
+            answered = read_answer(self._run, AblationOptions(each="span"), self._source, self._session, text_plan)
+            answered.span_cuts()  # refuses a text of one span
+            prepared = replace(prepared, answered=answered)
+        return prepared
+
+
+def cut_options(settings: Settings, item: Item) -> AblationOptions:
+    """Return how the heads of one text are cut, and which logits are compared."""
+    target = tuple(_of_record(word, item, "target") for word in settings.target)
+    patch_from = None if settings.patch_from is None else _of_record(settings.patch_from, item, "patch_from")
+    return AblationOptions(each="head", target=target, patch_from=patch_from)
+
+
+def _of_record(text: str, item: Item, option: str) -> str:
+    """Return a text; `{NAME}` is the member NAME of the record."""
+    named = re.fullmatch(r"\{(\w+)\}", text)
+    if named is None:
+        return text
+    value = item.fields.get(named[1])
+    if isinstance(value, msgspec.Raw):
+        value = parse_json(bytes(value), named[1])
+    if not isinstance(value, str):
+        message = f"the record has no text '{named[1]}'"
+        raise AttnscopeError(message, where=arg(option), hint=f"give it one, or a text in place of {text}")
+    return value
 
 
 def own_spans(item: Item) -> tuple[SpanRange, ...]:

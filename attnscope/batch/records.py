@@ -29,11 +29,13 @@ class EffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):
             cut.
         kl: KL(before ‖ after) of the predictions in bits, averaged over the positions; absent without an output head
             or position.
+        target: Change of the target's logit, or of the difference of two; absent without a target.
     """
 
     hidden: Annotated[Floats, along("unit")]
     weight: Annotated[Floats, along("unit")]
     kl: Annotated[Floats, along("unit")] | None = None
+    target: Annotated[Floats, along("unit")] | None = None
 
 
 class SpanEffectArrays(msgspec.Struct, frozen=True, omit_defaults=True):

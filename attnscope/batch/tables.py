@@ -1,14 +1,15 @@
 """Flatten records into a table with one row per text, layer, head, query and rank (.csv, .parquet).
 
-There are seven tables: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
+There are eight tables: `contributors` has one row per text, layer, head, query and rank, `rows` one per text, layer,
 head and query, `columns` one per text, layer, head and source, `matrices` one per cell of a stage, `effects` one
 per text, layer and head, `spans` one per text, layer, head and pair of spans, and `span_effects` one per text and span,
-whose layer and head are empty: all that are kept are cut together. Row statistics have a separate table,
+whose layer and head are empty: all that are kept are cut together. `mean_effects` has one row per layer and head, with
+means over texts. Row statistics have a separate table,
 because in a table with several rows per query, averages would count queries with more contributors more often.
 """
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import prod
@@ -21,14 +22,15 @@ from attnscope.base.errors import PARQUET, AttnscopeError, arg
 from attnscope.base.system.csv_lines import CsvLines
 from attnscope.batch.file_errors import naming_errors
 from attnscope.batch.header import MEASURES, Settings
-from attnscope.batch.records import Record, arrays_of
+from attnscope.batch.records import EffectArrays, Record, arrays_of
 from attnscope.findings.axes import declared_at, declared_paths
-from attnscope.findings.record_parts import PARTS, TABLES
+from attnscope.findings.heads import HeadRef
+from attnscope.findings.record_parts import MEANS, PARTS, TABLES
 from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 from attnscope.findings.tokens import Token
 
 Table = dict[str, Any]  # column name to a list or array, all of one length
-INTEGERS = ("index", "layer", "head", "query", "rank", "key", "dimension")
+INTEGERS = ("texts", "index", "layer", "head", "query", "rank", "key", "dimension")
 WORDS = ("id", "query_token", "key_token", "stage", "query_span", "key_span")
 _HEADS = ("index", "id", "layer", "head")
 _LONGEST = 131_072  # characters of a cell of a .csv file
@@ -73,13 +75,13 @@ class TableRows:
     def __iter__(self) -> Iterator[Table]:
         """Yield every part."""
         for part in self.parts:
-            self.count += len(part["index"])
+            self.count += len(part[self.columns[0]])
             yield part
 
 
 def kinds_of(settings: Settings) -> list[str]:
     """Return the tables that a dump holds."""
-    return [kind for kind, part in TABLES.items() if part in settings.keep]
+    return [kind for kind, part in {**TABLES, **MEANS}.items() if part in settings.keep]
 
 
 def kind_of(settings: Settings, table: str | None) -> str:
@@ -91,7 +93,7 @@ def kind_of(settings: Settings, table: str | None) -> str:
         message = f"a dump of {', '.join(settings.keep)} cannot become a table"
         raise AttnscopeError(message, hint=f"run batch with {arg('keep')} top,rows, or convert to .jsonl")
     if table not in there:
-        option = arg("stages", "weights") if table == "matrices" else arg("keep", TABLES[table])
+        option = arg("stages", "weights") if table == "matrices" else arg("keep", {**TABLES, **MEANS}[table])
         hint = f"run batch with {option}; this dump has {', '.join(there)}"
         raise AttnscopeError(f"the dump has no {table}", hint=hint)
     return table
@@ -99,12 +101,80 @@ def kind_of(settings: Settings, table: str | None) -> str:
 
 def columns(kind: str, settings: Settings) -> list[str]:
     """Return names of the columns of a table."""
+    if kind in MEANS:
+        (of_texts,) = [table for table, part in TABLES.items() if part == MEANS[kind]]
+        means = [(name, f"{name}_error") for name in columns(of_texts, settings)[len(_HEADS) :]]
+        return ["layer", "head", "texts", *(name for pair in means for name in pair)]
     if kind == "matrices":
         return [*_HEADS, *_QUERY, *_KEY, "dimension", "stage", "value"]
     table = PARTS[TABLES[kind]].table
     names = [name for axis in _axes(TABLES[kind]) for name in _COLUMNS[axis]]
     assert table is not None
     return [*_HEADS, *names, *(_VALUES[kind](settings) if kind in _VALUES else table.values)]
+
+
+def rows_of(kind: str, records: Iterable[Record]) -> Iterator[Table]:
+    """Return a table of several texts, in parts."""
+    complete = (record for record in records if record.status == "ok")
+    if kind in MEANS:
+        yield from mean_effects(complete)
+        return
+    for record in complete:
+        yield from tables(kind, record)
+
+
+def mean_effects(records: Iterable[Record]) -> Iterator[Table]:
+    """Return the mean of each effect over the texts that have it, and its standard error, of each head; NaN for none.
+
+    The sums are of differences from the first text, so that they cancel little.
+    """
+    units: list[HeadRef] = []
+    sums: dict[str, _Sums] = {}
+    texts = 0
+    for record in records:
+        effects = record.effects
+        if effects is None:
+            continue
+        units = record.units
+        texts += 1
+        for name in EffectArrays.__struct_fields__:
+            values = getattr(effects, name)
+            if values is not None:
+                sums.setdefault(name, _Sums(values.astype(np.float64))).add(values)
+    if not texts:
+        return
+    none = np.full(len(units), np.nan, dtype=np.float32)
+    table: Table = {name: np.array([getattr(unit, name) for unit in units]) for name in ("layer", "head")}
+    table["texts"] = np.full(len(units), texts)
+    for name in EffectArrays.__struct_fields__:
+        mean, error = sums[name].means() if name in sums else (none, none)
+        table |= {name: mean, f"{name}_error": error}
+    yield table
+
+
+class _Sums:
+    """Sums over texts of the differences of an array from a first one, and of their squares."""
+
+    def __init__(self, first: _Array) -> None:
+        self._first = first
+        self._texts = np.zeros_like(first)
+        self._sum = np.zeros_like(first)
+        self._squares = np.zeros_like(first)
+
+    def add(self, values: _Array) -> None:
+        """Add an array; NaN is left out."""
+        difference = np.nan_to_num(values - self._first)
+        self._texts += ~np.isnan(values)
+        self._sum += difference
+        self._squares += difference**2
+
+    def means(self) -> tuple[_Array, _Array]:
+        """Return the means and their standard errors, float32; NaN for too few texts."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            mean = self._sum / self._texts
+            variance = (self._squares - self._texts * mean**2).clip(min=0) / (self._texts - 1)
+            error = np.where(self._texts > 1, np.sqrt(variance / self._texts), np.nan)
+        return (self._first + mean).astype(np.float32), error.astype(np.float32)
 
 
 def tables(kind: str, record: Record) -> Iterator[Table]:
@@ -209,6 +279,7 @@ _PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {
 _VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {
     "contributors": lambda settings: (*_KEY, *MEASURES[settings.by]),
     "rows": lambda settings: (*settings.kept_statistics, *LAYER_STATISTICS),
+    "effects": lambda settings: ("kl", "hidden", "weight", *(["target"] if settings.target else [])),
 }
 
 

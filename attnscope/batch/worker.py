@@ -28,7 +28,6 @@ from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
 from attnscope.run.session import Session, attend, prepare
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.ablate.per_text import cut_effects, span_effects
-from attnscope.studies.ablate.plan import AblationOptions, AblationRun
 
 
 class ModelWorker:
@@ -118,12 +117,11 @@ class ModelWorker:
         plan = self._plan([text.text_plan])
         loaded = (self._model, self.device)
         arrays: dict[str, Any] = {}
-        if "effects" in self._settings.keep:
-            options = AblationOptions(each="head")
+        if text.cut is not None:
             cuts = [Cut("", (head,)) for head in self._heads]
-            ablation = AblationRun.of(self._run, options, self._source, self._session, text.text_plan)
-            arrays["positions"] = ablation.positions
-            effects = cut_effects(ablation, cuts, plan, loaded, self._group)
+            arrays["positions"] = text.cut.positions
+            other_plans = [self._plan([other]) for other in text.other_texts]
+            effects = cut_effects(text.cut, cuts, plan, loaded, self._group, other_plans)
             arrays |= {f"effects.{name}": array for name, array in vars(effects).items()}
         if text.answered is not None:
             of_spans = span_effects(text.answered, plan, loaded, self._group)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # seconds from which the slowest texts are named: of the run, or of one text
 _LONG_RUN = 60
 _SLOW_TEXT = 1
+_STRONGEST = 3  # heads whose mean effects are named
 EXAMPLES = """
 attnscope batch texts.txt -o dump.jsonl
 attnscope batch texts.jsonl -o dump.jsonl --top 5 --model ./my-bert
@@ -88,6 +89,8 @@ def batch(given: Given) -> None:
             summary = write_document(order, on_progress)
     if not given.quiet:
         _report(summary, given.output, name)
+        if "effects" in order.settings.keep and resumes and not folder and not summary.stopped:
+            _say_means(given.output)
     if summary.stopped:
         ((_, total),) = begun
         message = (
@@ -134,6 +137,31 @@ def _say_size(size: "DumpSize") -> None:
         print_notice("size", line)
 
 
+def _say_means(output: Path) -> None:
+    """Name the heads with the largest effects: means over the texts of a finished dump, with their standard errors."""
+    import numpy as np
+
+    from attnscope.batch.dump_reader import Dump
+    from attnscope.batch.remote import url_of
+    from attnscope.batch.tables import mean_effects
+
+    if str(output) == "-" or url_of(output) is not None:
+        return
+    for table in mean_effects(record for record in Dump(output).records() if record.status == "ok"):
+        measures = {"target": "change of the target's logit", "kl": "KL in bits", "hidden": "change of the final state"}
+        measure = next(name for name in measures if not np.isnan(table[name]).all())
+        strongest = np.argsort(-np.nan_to_num(abs(table[measure])), kind="stable")[:_STRONGEST]
+        named = []
+        for n in strongest.tolist():
+            sign = "+" if measure == "target" else ""
+            number = f"{table[measure][n]:{sign}.3f}".replace("-", "−")
+            error = table[f"{measure}_error"][n]
+            spread = "" if np.isnan(error) else f" ± {error:.3f}"
+            named.append(f"L{table['layer'][n]}H{table['head'][n]} {number}{spread}")
+        what = f"{measures[measure]}, mean over {table['texts'][0]:,} texts ± its standard error"
+        print_notice("effects", f"{', '.join(named)} ({what}; convert --table mean_effects has every head)")
+
+
 def _check_ending(output: Path) -> bool:
     """Tell whether a dump of this name can be resumed."""
     from attnscope.base.files.atomic import check_name
@@ -173,8 +201,11 @@ def _order(name: str, given: Given) -> "DumpConfig":
         **_kept(given),
         **{name: getattr(given, name) for name in names},
         tables=given.table or (),
+        target=given.target or (),
+        patch_from=given.patch_from,
     )
-    run = run_config((), given, pool=None)
+    # the target is that of each text's cuts
+    run = run_config((), given, pool=None, target=None)
     format = given.format if given.chat is None else "jsonl"
     format = format if given.qkv is None else ARRAYS
     return DumpConfig(
@@ -191,7 +222,14 @@ def _order(name: str, given: Given) -> "DumpConfig":
     )
 
 
-_USED_BY = {"pool": "pooled", "top": "top", "by": "top", "special": "top"}  # an option to the part it is about
+_USED_BY = {
+    "pool": "pooled",
+    "top": "top",
+    "by": "top",
+    "special": "top",
+    "target": "effects",
+    "patch_from": "effects",
+}  # an option to the part it is about
 
 
 def _kept(given: Given) -> dict[str, Any]:

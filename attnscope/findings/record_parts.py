@@ -84,6 +84,7 @@ class RecordPart:
     beside: Callable[[Quantities], int] = lambda _: 0  # number of additional float32 values in its recorders
     tile: Callable[[TileSize], int] = lambda _: 0  # bytes that its recorders need to reduce the largest tile
     table: RecordTable | None = None  # table of `attnscope convert`; None for none
+    means: RecordTable | None = None  # its table of means over texts, of `attnscope convert` alone; None for none
     # whether reports hold it: always, only for texts with a map, or never
     reported: Literal["always", "map", "never"] = "never"
     # whether the model runs again for it, once for every cut; then it is not part of `--keep all`
@@ -177,8 +178,9 @@ RECORD_PARTS = (
     RecordPart(
         "effects",
         "what changes where each head is cut, as by ablate --each head: the model runs once more for every head",
-        numbers=lambda kept: 3 * kept.texts * kept.units,
-        table=RecordTable("effects", "one row per head", ("kl", "hidden", "weight")),
+        numbers=lambda kept: 4 * kept.texts * kept.units,
+        table=RecordTable("effects", "one row per head", ("kl", "hidden", "weight", "target")),
+        means=RecordTable("mean_effects", "one row per head: mean over texts, and its standard error"),
         runs_again=True,
     ),
     RecordPart(
@@ -200,6 +202,8 @@ RECORD_PARTS = (
 PARTS = {part.name: part for part in RECORD_PARTS}
 # Part that each table shows.
 TABLES = {part.table.name: part.name for part in RECORD_PARTS if part.table}
+# Part whose means over texts each table shows.
+MEANS = {part.means.name: part.name for part in RECORD_PARTS if part.means}
 # Words of --keep.
 EXACT_PARTS = tuple(part.name for part in RECORD_PARTS if part.phrase)
 

@@ -525,6 +525,7 @@ INFO = (
     Option("quiet", SHOW, "Print data only: no notes, and no explanation of the columns."),
 )
 _TABLES = tuple(part.table for part in RECORD_PARTS if part.table)
+_CONVERTED = (*_TABLES, *(part.means for part in RECORD_PARTS if part.means))
 CONVERT = (
     Option("source", OTHER,
         "Finished dump ({dumps} or a folder), or report of run (.json).", Path, "IN",
@@ -532,8 +533,9 @@ CONVERT = (
     Option("target", OTHER,
         "{or_tables} for a table; .html for a page; {dumps}, or a name without extension for a folder.", Path, "OUT",
         complete="files", argument=True, required=True),
-    choice("table", OTHER, Literal[tuple(table.name for table in _TABLES)], "Table to write: "
-        f"{', '.join(f'{table.name} ({table.rows})' for table in _TABLES)}; default: the first of these that IN has."),
+    replace(choice("table", OTHER, Literal[tuple(table.name for table in _CONVERTED)], "Table to write: "
+        f"{', '.join(f'{table.name} ({table.rows})' for table in _CONVERTED)}; default: the first of these that IN "
+        "has."), metavar="TABLE"),
     Option("force", OTHER, "Overwrite OUT if it exists."),
     Option("quiet", OTHER, "Hide notes on standard error."),
 )
@@ -614,6 +616,11 @@ BATCH = (
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if name not in ALL_PARTS)}.",
         arguments.some_of(arg("keep"), "part", KEPT), "WHAT", BRIEF, complete=KEPT,
         brief="Findings to keep: brief, all, or top,rows,…"),
+    _grouped(TARGET, COMPUTE, "With {keep} effects, the token whose logit is compared, such as ' Mary'; given twice, "
+        "the difference between the two logits. {{NAME}}, in braces, is the member NAME of each record.", brief=""),
+    Option("patch_from", COMPUTE, "With {keep} effects, patch heads with what they give in this text, instead of "
+        "cutting them; both texts have equally many tokens. {{NAME}}, in braces, is the member NAME of each record.",
+        metavar="OTHER"),
     SPANS,
     replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief=""),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),

@@ -119,6 +119,67 @@ def test_the_command_line_keeps_effects_and_other_parts(tmp_path, capsys):
         attnscope.read_dump(tmp_path / "a.jsonl").to_pandas("rows")
 
 
+PATCHED = (
+    {"text": "the bank by the river was old", "good": "water", "bad": "ran", "other": "the bank by the water was old"},
+    {"text": "we sat on it all day", "good": "river", "bad": "old", "other": "we ran on it all day"},
+    {"text": "the river ran", "good": "we", "bad": "day", "other": "the water ran"},
+    {"text": "it was old", "good": "day", "bad": "the", "other": "it was all"},
+)
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_targets_and_other_texts_of_each_record_are_those_of_ablate(gpt2, tmp_path, capsys, patched):  # noqa: F811
+    """And their means over texts are NumPy's, with its standard deviation over the root of their number."""
+    path, _ = gpt2
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text("\n".join(map(json.dumps, PATCHED)))
+    options = ["--target", "{good}", "--target", "{bad}", *(["--patch-from", "{other}"] if patched else [])]
+    dumped = str(tmp_path / "dump.jsonl")
+    asked = ["batch", str(lines), "--model", str(path), "--keep", "effects", "-o", dumped]
+    assert main([*asked, *options]) == 0
+    said = capsys.readouterr().err
+    records = list(Dump(tmp_path / "dump.jsonl").records())
+    for record, given in zip(records, PATCHED, strict=True):
+        more = {"patch_from": given["other"]} if patched else {}
+        alone = attnscope.ablate(
+            given["text"], each="head", model=path, target=[given["good"], given["bad"]], **more
+        ).data
+        (effects,) = alone.effects
+        assert record.units == list(zip(alone.layers, alone.heads, strict=True))
+        np.testing.assert_allclose(record.effects.target, effects.target, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(record.effects.kl, effects.kl, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(record.effects.hidden, effects.hidden, rtol=1e-5)
+    table = attnscope.read_dump(dumped).to_pandas("mean_effects")
+    assert main(["convert", dumped, str(tmp_path / "mean.csv"), "--table", "mean_effects"]) == 0
+    (header, *rows) = [line.split(",") for line in (tmp_path / "mean.csv").read_text().splitlines()]
+    assert header == list(table.columns) and len(rows) == len(records[0].units)
+    for name in ("kl", "hidden", "weight", "target"):
+        values = np.array([getattr(record.effects, name) for record in records], np.float64)
+        mean, error = values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
+        np.testing.assert_allclose(table[name], mean, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(table[f"{name}_error"], error, rtol=1e-5, atol=1e-9)
+        place = header.index(name)
+        assert [np.float32(row[place]) for row in rows] == table[name].tolist()
+        if name == "target":
+            strongest = int(np.abs(mean).argmax())
+            layer, head = records[0].units[strongest]
+            assert f"L{layer}H{head} {mean[strongest]:+.3f} ± {error[strongest]:.3f}" in said.replace("−", "-")
+
+
+def test_a_record_without_the_member_that_is_named_fails_alone(gpt2, tmp_path, capsys):  # noqa: F811
+    path, _ = gpt2
+    lines = tmp_path / "texts.jsonl"
+    lines.write_text("\n".join(map(json.dumps, [PATCHED[0], {"text": "the bank"}, {**PATCHED[1], "other": "we"}])))
+    asked = ["batch", str(lines), "--model", str(path), "-o", str(tmp_path / "dump.jsonl"), "--quiet"]
+    assert main([*asked, "--keep", "effects", "--target", "{good}", "--patch-from", "{other}"]) == 3
+    statuses = [record.status for record in Dump(tmp_path / "dump.jsonl").records()]
+    assert statuses == ["ok", "failed", "failed"]
+    errors = [record.error for record in Dump(tmp_path / "dump.jsonl").records()]
+    assert "the record has no text 'good'" in errors[1] and "patches go from token to token" in errors[2]
+    assert main([*asked, "--force", "--target", "{good}"]) == 2
+    assert "--target: applies only to effects" in capsys.readouterr().err
+
+
 def test_effects_count_toward_memory(tmp_path, monkeypatch):
     """Fixed sizes toward every group, those of a text toward its own: a text that is too long fails alone."""
     plain, cut = (
@@ -131,7 +192,7 @@ def test_effects_count_toward_memory(tmp_path, monkeypatch):
     summary = dump(tmp_path / "dump.jsonl", ("the old bank", "the old bank " * 8), Settings(keep=("effects",)))
     assert summary.counts == {"ok": 1, "failed": 1}
     c = _riverbank().config
-    numbers = 3 * 16 + 24 * (4 * c.n_layers * c.d_model + 24 * c.d_model) // 40
+    numbers = 4 * 16 + 24 * (4 * c.n_layers * c.d_model + 24 * c.d_model) // 40
     assert summary.failures == [f"2: {numbers:,} numbers are more than memory holds"]
 
 

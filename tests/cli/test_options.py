@@ -41,6 +41,8 @@ BASE = {
 ARGUMENTS = {
     "file": ("texts.txt", ""),
     "batch": "batch.json",
+    "batch target": "it --keep effects",
+    "batch patch_from": "it --keep effects",
     "explain file": ("line.txt", "-q 1"),
     "ablate file": ("line.txt", "--cut L0H0"),
     "chat": ("chat.json --model chatty", ""),

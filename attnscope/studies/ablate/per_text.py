@@ -26,6 +26,7 @@ class TextEffects:
     hidden: Array
     kl: Array | None
     loss: Array | None
+    target: Array | None
 
 
 def cut_effects(
@@ -34,15 +35,20 @@ def cut_effects(
     plan: RunPlan,
     loaded: "tuple[LoadedModel, torch.device]",
     tokens_at_once: int,
+    other_plans: Sequence[RunPlan] = (),
 ) -> TextEffects:
-    """Make each cut alone; variants with `tokens_at_once` tokens in all run side by side, but at least one variant."""
+    """Make each cut alone; variants with `tokens_at_once` tokens in all run side by side, but at least one variant.
+
+    Args:
+        other_plans: Passes over the texts that replacements come from; see `plan_others`.
+    """
     text = ablation.text
     longest = max(len(text.tokens), len(text.context or text.encoder_tokens or ()))
-    baseline = Baseline(ablation, cuts, (plan, (), max(1, tokens_at_once // longest)), loaded)
+    baseline = Baseline(ablation, cuts, (plan, other_plans, max(1, tokens_at_once // longest)), loaded)
     weights = baseline.weights(cuts)
     way, *_ = ablation.options.ways(edges=ablation.options.each == "span")
     effects = baseline.effects(way, cuts, "cutting", weights)
-    return TextEffects(weights, effects.hidden, effects.kl, effects.loss)
+    return TextEffects(weights, effects.hidden, effects.kl, effects.loss, effects.target)
 
 
 def span_effects(
