@@ -18,6 +18,7 @@ class WatchedAttention:
         self.logits: Any = None  # of the model, once it has run
         self.cuts = True  # a head can be cut, since a function computes attention
         self._cut = cut
+        self._query: Any = None  # of the call before
 
     def __enter__(self) -> Self:
         self._plain = AttentionInterface.get_interface
@@ -27,10 +28,13 @@ class WatchedAttention:
 
             def watched(*args: Any, **kwargs: Any) -> Any:
                 output, weights = function(*args, **kwargs)[:2]
-                if self._cut is not None and self._cut[0] == len(self.weights):
+                again = args[1] is self._query  # with other values (Diff Llama)
+                self._query = args[1]
+                if self._cut is not None and self._cut[0] == len(self.weights) - again:
                     output = output.clone()
                     output[:, :, self._cut[1]] = 0  # (B, Q, H, Ev)
-                self.weights.append(weights)
+                if not again:
+                    self.weights.append(weights)
                 return output, weights
 
             return watched

@@ -110,7 +110,7 @@ class AttentionCapture:
         part, layer = self._locate(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
             raise unsupported_attention(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
-        mask, before = self._selected(module, mask, more, k.shape[2])
+        mask, before = self._selected(module, mask, more, q.shape[1], k.shape[2])
         spec = self._spec(q, k, mask, more, layer)
         unselective = None if before is None else provided_mask(before, q, k, layer)
         weight = self._out_weight(module, q.shape[1] * v.shape[-1])
@@ -144,12 +144,16 @@ class AttentionCapture:
         self.taken_outputs.change_next(self.projection, _output_like(inputs), replace_)
 
     def _selected(
-        self, module: nn.Module, mask: Tensor | None, more: dict[str, Any], n_keys: int
+        self, module: nn.Module, mask: Tensor | None, more: dict[str, Any], n_heads: int, n_keys: int
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the mask that an indexer's choice of keys makes, and the one before; None without an indexer."""
         indices = more.pop("indices", None)
         if isinstance(indices, Tensor) and mask is not None:
-            return selected_keys(mask, indices, n_keys), mask
+            return selected_keys(mask, indices[:, None], n_keys), mask
+        size = getattr(getattr(module, "indexer", None), "block_size", None)
+        if isinstance(blocks := more.get("block_indices"), Tensor) and mask is not None and isinstance(size, int):
+            del more["block_indices"]
+            return selected_keys(mask, blocks, n_keys, size, n_heads), mask
         before = self.taken_outputs.argument(module, "attention_mask") if has_indexer(module) else None
         same = isinstance(before, Tensor) and mask is not None and before.shape == mask.shape
         return mask, before if same else None
@@ -251,14 +255,24 @@ def provided_mask(mask: Tensor, q: Tensor, k: Tensor, layer: int) -> ProvidedMas
     return ProvidedMask(keys, floor)
 
 
-def selected_keys(mask: Tensor, indices: Tensor, n_keys: int) -> Tensor:
-    """Return a mask (B, 1, Q, K) without the keys that `indices`, (B, Q, top), leave out; negative ones are none."""
-    rows = indices.new_zeros((*indices.shape[:2], n_keys + 1), dtype=torch.bool)
-    places = torch.where(indices < 0, n_keys, indices).long()
-    selected = rows.scatter(-1, places, value=True)[:, None, :, :n_keys]
+def selected_keys(mask: Tensor, indices: Tensor, n_keys: int, size: int = 1, n_heads: int = 1) -> Tensor:
+    """Return a mask (B, 1 or H, Q, K) without the keys that an indexer leaves out.
+
+    Args:
+        indices: The blocks of keys that it selects, (B, heads of the indexer, Q, top); negative ones are none.
+        size: Keys in a block.
+        n_heads: Heads that those of the indexer serve, as many each.
+    """
+    n_blocks = -(-n_keys // size)
+    rows = indices.new_zeros((*indices.shape[:3], n_blocks + 1), dtype=torch.bool)
+    places = torch.where(indices < 0, n_blocks, indices).long()
+    blocks = rows.scatter(-1, places, value=True)[..., :n_blocks]
+    selected = blocks.repeat_interleave(size, dim=-1)[..., :n_keys]
+    if indices.shape[1] > 1:
+        selected = selected.repeat_interleave(n_heads // indices.shape[1], dim=1)
     if mask.dtype == torch.bool:
         return mask & selected
-    return mask.masked_fill(~selected, torch.finfo(mask.dtype).min)
+    return mask.expand(-1, selected.shape[1], -1, -1).masked_fill(~selected, torch.finfo(mask.dtype).min)
 
 
 def has_indexer(module: nn.Module) -> bool:

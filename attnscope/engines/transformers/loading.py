@@ -67,6 +67,9 @@ class TransformersModel:
         if not known:
             hint = f"remove {arg('part')}: the model has only one"
             raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=hint)
+        if name in ("encoder", "decoder", "cross") and name not in known:
+            message = f"the attention of the part '{name}' does not run through transformers' attention interface"
+            raise UsageError(message, where=arg("part"), hint=f"use {' or '.join(known)}")
         if name not in known:
             raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=did_you_mean(name, known))
         return name

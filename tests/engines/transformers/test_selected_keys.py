@@ -15,14 +15,18 @@ from tests.helpers import hybrids
 
 TEXT = "the bank by the river was old"
 IDS = [4, 5, 6, 4, 7, 8, 9, 2]
-SPARSE = ["deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4", "mistral_large4_text", "qwen4_exp_text"]
+SPARSE = ["deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4", "mistral_large4_text", "qwen4_exp_text", "minimax_m3_vl_text"]
 
 
 @cache
 def made(model_type):
     if model_type in hybrids.HYBRIDS:
         return hybrids.make_hybrid(model_type)
-    return build(model_type, text_class(hf.CONFIG_MAPPING[model_type]), index_topk=2)
+    settings = {"index_topk": 2}
+    if model_type == "minimax_m3_vl_text":  # which selects blocks of keys, others for each key/value head
+        settings = {"index_block_size": 2, "index_topk_blocks": 2, "index_local_blocks": 1, "index_n_heads": 2}
+        settings["layer_types"] = ["minimax_m3_sparse"] * 4
+    return build(model_type, text_class(hf.CONFIG_MAPPING[model_type]), **settings)
 
 
 @pytest.fixture(scope="module")
