@@ -6,7 +6,7 @@ from attnscope.base.system.escape import escape_control
 from attnscope.views.spans import TOKEN_MARKS, Span
 
 # Replacements for terminals with ASCII alone, each as wide as what it replaces.
-ASCII = str.maketrans("·×÷…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐", ".x/~<>vv^--||a,:*#-=====#-=")
+ASCII = str.maketrans("·×÷…←→↓▾▴▸–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐", ".x/~<>vv^>--||a,:*#-=====#-=")
 _LONGER = str.maketrans({"√": "sqrt ", "ε": "eps", "²": "^2", "±": "+-"})
 
 

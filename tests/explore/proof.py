@@ -86,21 +86,29 @@ def close(text, expected, slack=0.0):
     return abs(value(text) - expected) <= 0.5 * unit + 1e-5 * max(1.0, abs(expected)) + slack
 
 
+def unframed(lines):
+    """The lines of a panel within its frame, and the title in the upper edge; all lines of a panel without one."""
+    if not lines or lines[0][:1] not in ("╭", "+"):
+        return lines
+    return [line[1:-1] for line in lines[:-1]]
+
+
 def region_text(app, name):
-    """Return the lines of a pane as they are painted."""
+    """Return the lines of a pane as they are painted, without its frame."""
     pane = app.panes[name]
     if not pane.display or not pane.region.width:
         return []
     strips = app.screen._compositor.render_strips()
     region = pane.region
-    return [strips[y].crop(region.x, region.right).text for y in range(region.y, min(region.bottom, len(strips)))]
+    rows = range(region.y, min(region.bottom, len(strips)))
+    return unframed([strips[y].crop(region.x, region.right).text for y in rows])
 
 
 def lines_of(app, name, painted):
     if painted:
         return region_text(app, name)
     pane = app.panes[name]
-    return ["".join(segment.text for segment in line) for line in pane.lines] if pane.display else []
+    return unframed(["".join(segment.text for segment in line) for line in pane.lines]) if pane.display else []
 
 
 def cells_at(line, start, width):
@@ -228,7 +236,7 @@ class Checker:
             return
         scene, zoom = state.scene, layout.zoom
         for y in range(len(layout.rows)):
-            at = 3 + y // layout.rows_per_line * layout.tall
+            at = layout.above + y // layout.rows_per_line * layout.tall
             if at >= len(lines) - 1:
                 break
             row = layout.rows[y] * zoom
@@ -250,7 +258,7 @@ class Checker:
 
     def _digits(self, line, row, layout):
         for n, column in enumerate(layout.columns):
-            text = cells_at(line, layout.label + n * layout.cell, layout.cell).strip()
+            text = cells_at(line, layout.label + n * layout.cell, layout.cell).strip(" ‹›")
             if text in ("", "masked"):
                 assert self.truth.kept is not None or text == "masked" or self.app.state.place.pinned is not None
                 continue
@@ -263,8 +271,10 @@ class Checker:
     def _colours(self, layout):
         state = self.app.state
         for y in (0, len(layout.rows) - 1):
-            line = self.app.panes["matrix"].lines[3 + y * layout.tall]
-            at, styles = 0, []
+            pane = self.app.panes["matrix"]
+            line = pane.lines[layout.above + y * layout.tall]
+            at = -int(self.app._is_framed(*pane.size))  # the frame is left of the panel
+            styles = []
             for segment in line:
                 for character in segment.text:
                     if at >= layout.label:

@@ -53,7 +53,7 @@ def _row_panel(lines: list[str]) -> str:
     """Join the wrapped lines of the panel at the right."""
     start = next(index for index, line in enumerate(lines) if "no predictions" in line)
     column = lines[start].index("no predictions")
-    return " ".join(" ".join(line[column:].split()) for line in lines[start : start + 3])
+    return " ".join(" ".join(line[column:].replace("│", " ").split()) for line in lines[start : start + 3])
 
 
 def test_saved_findings_do_not_claim_that_there_are_no_predictions(

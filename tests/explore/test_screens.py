@@ -134,8 +134,8 @@ def test_the_title_of_the_panel_that_keys_move_in_is_marked():
             for key in "1234":
                 await pilot.press(key)
                 await pilot.pause()
-                titles = {name: app.panes[name].lines[0][0].style for name in ("heads", "matrix", "row", "text")}
-                marked.append([name for name, style in titles.items() if style.reverse])
+                titles = {name: app.panes[name].lines[0] for name in ("heads", "matrix", "row", "text")}
+                marked.append([name for name, line in titles.items() if any(s.style and s.style.reverse for s in line)])
         return marked
 
     assert asyncio.run(walk()) == [["heads"], ["matrix"], ["row"], ["text"]]

@@ -12,10 +12,20 @@ import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.studies.explore.saved import comparison_source, distinct, report_source
 from attnscope.studies.explore.scenes import run_command
-from attnscope.views.walk.cell import arithmetic, cell_numbers, command, difference, query_word, strongest_key
+from attnscope.views.explore.state import WalkState
+from attnscope.views.walk.cell import (
+    arithmetic,
+    cell_numbers,
+    command,
+    difference,
+    query_word,
+    strongest_key,
+    strongest_writer,
+)
 from attnscope.views.walk.keys import ACTIONS, groups, read_keys, rebound, spell_keys
-from attnscope.views.walk.place import Action, Bounds, Place, Spot, apply, fit
+from attnscope.views.walk.place import Action, Begin, Bounds, Place, Spot, apply, fit
 from attnscope.views.walk.scene import STAGES, RunCommand, Variant, WalkCut, WalkHead
+from tests.explore import subjects
 from tests.helpers.draws import drawn
 from tests.helpers.row_statistics import entropy
 
@@ -117,7 +127,7 @@ def random_bounds(rng):
 def values(rng, bounds):
     query = int(rng.integers(0, bounds.queries))
     return {
-        "follow": query if rng.random() < 0.9 else None,
+        "follow": Spot(0, 0, 0, 0, query, None) if rng.random() < 0.9 else None,
         "cut": ["L0H0", "L1H2: 3→1"][int(rng.integers(2))],
         "goto": Spot(0, 0, 0, 0, query, None),
     } | dict.fromkeys(("find", "next_match", "previous_match"), ("bank", query if rng.random() < 0.5 else None))
@@ -136,11 +146,12 @@ def test_walks_stay_within_bounds(seed):
         for spot in (place.spot, *place.history, *([place.pinned] if place.pinned else [])):
             assert 0 <= spot.layer < bounds.layers and 0 <= spot.head < bounds.heads
             assert 0 <= spot.query < bounds.queries and (spot.key is None or 0 <= spot.key < bounds.keys)
+        assert place.trail == place.history[len(place.history) - len(place.trail) :]
         if name == "back" and before.history:
             assert place.spot == before.history[-1]
         if rng.random() < 0.05:
             bounds = random_bounds(rng)
-            place = fit(replace(place, history=()), bounds)
+            place = fit(replace(place, history=(), trail=()), bounds)
 
 
 def test_steps_and_their_opposites_cancel():
@@ -165,9 +176,54 @@ def test_steps_and_their_opposites_cancel():
 def test_enter_follows_into_the_layer_below_and_backspace_returns():
     bounds = Bounds(layers=4, heads=4, queries=9, keys=9)
     start = Place(Spot(layer=2, head=1, query=8, key=3))
-    there = apply(start, Action("follow", 3), bounds)
-    assert there.spot == Spot(layer=1, head=1, query=3, key=None) and there.history == (start.spot,)
+    below = Spot(layer=1, head=2, query=3, key=1)
+    there = apply(start, Action("follow", below), bounds)
+    assert (there.spot, there.history, there.trail) == (below, (start.spot,), (start.spot,))
+    deeper = apply(there, Action("follow", Spot(layer=0, head=3, query=1, key=0)), bounds)
+    assert deeper.trail == (start.spot, below)
+    assert apply(deeper, Action("back"), bounds) == there
     assert apply(there, Action("back"), bounds) == start
+    elsewhere = apply(there, Action("goto", Spot(query=5)), bounds)
+    assert elsewhere.trail == () and apply(elsewhere, Action("back"), bounds).trail == ()
+
+
+def test_the_head_below_is_the_one_that_writes_most_past_sinks():
+    """α·‖v‖ from whole weights and norms of values, of the sources that are listed."""
+    source, truth = subjects.report()
+    variant = Variant()
+    scene = source.scene(variant)
+    n_heads = len(scene.heads)
+    followed = 0
+    for layer, query in np.ndindex(len(scene.layers), len(scene.queries.positions)):
+        heads = [source.head(variant, layer, head) for head in range(n_heads)]
+        best = (0.0, None)
+        for head, walk_head in enumerate(heads):
+            values = truth.values[0, 0, layer, head][query]
+            ranked = walk_head.sources
+            listed = [key for key in ranked.places[query].tolist() if key not in (-1, 0, query)]
+            listed = [key for key in listed if not scene.keys.special[key]]
+            best = max([best, *((values[key], (head, key)) for key in listed)], key=lambda found: found[0])
+        found = strongest_writer(scene, heads, query)
+        assert found == best[1], (layer, query)
+        followed += found is not None
+    assert followed > 20
+
+
+def test_following_leaves_a_trail_and_keys_lead_back():
+    source, _ = subjects.report()
+    state = WalkState(source, begin=Begin(layer="3", head="0", query="lent"))
+    state.settle()
+    start = state.place.spot
+    for _ in range(3):
+        before = state.place.spot
+        assert state.act(Action("follow"))
+        here = state.place.spot
+        assert here.layer == before.layer - 1 and here.query == before.key and here.key not in (None, 0, here.query)
+    assert [spot.layer for spot in state.place.trail] == [3, 2, 1]
+    assert not state.act(Action("follow")) and "nothing is below" in state.error
+    for _ in range(3):
+        state.act(Action("back"))
+    assert (state.place.spot, state.place.trail) == (start, ())
 
 
 def test_no_key_calls_two_actions_and_all_are_documented():

@@ -29,7 +29,7 @@ EFFECTS = {
     "first_query": ("", WHERE, "#head=L1H1&query=0&key=3&stage=scaled"),
     "last_query": ("", WHERE, "#head=L1H1&query=LAST&key=3&stage=scaled"),
     "strongest": ("", WHERE, "#head=L1H1&query=3&stage=scaled"),
-    "follow": ("", f"/^#head=L0H1&query=.&stage=scaled$/.test({WHERE})", True),
+    "follow": ("", f"/^#head=L0H.&query=.&key=.&stage=scaled$/.test({WHERE})", True),
     "back": ("Enter", WHERE, PLACE),
     "find": ("", "document.activeElement.type", "search"),
     "next_match": ("/the Enter", f"/query=[036]/.test({WHERE})", True),

@@ -16,7 +16,7 @@ from attnscope.views.terminal.colours import SHADES
 ROOT = Path(__file__).parents[2]
 # where the sign itself is declared, translated or measured
 DECLARED = {("attnscope/views/numbers.py", "·"), ("attnscope/views/figure/canvas.py", "·")}
-DECLARED |= {("attnscope/views/spelling.py", text) for text in ("·×÷…←→↓▾▴–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐",)}
+DECLARED |= {("attnscope/views/spelling.py", text) for text in ("·×÷…←→↓▾▴▸–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐",)}
 
 
 def strings(path):

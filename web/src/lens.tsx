@@ -49,6 +49,24 @@ function strongest(head: Head, query: number, key: number | null): Seen | null {
   return found < 0 ? null : inHead(head, query, found);
 }
 
+// The head of a layer that writes most into a row, past sinks, and the key that it reads for that; as
+// views/walk/cell.strongest_writer.
+export function strongestWriter(scene: Scene, layer: number, query: number): { head: number; key: number } | null {
+  for (const measure of ["value", "weight"]) {
+    let [most, found] = [0, null as { head: number; key: number } | null];
+    scene.data.heads.forEach((_, head) => {
+      for (const { key, measures } of scene.head(layer, head)?.listed(query) ?? []) {
+        const amount = measures[measure] ?? 0;
+        const own = key !== undefined && scene.keys.positions[key] === scene.queries.positions[query];
+        if (key !== undefined && !own && !scene.sinks.has(key) && amount > most)
+          [most, found] = [amount, { head, key }];
+      }
+    });
+    if (found) return found;
+  }
+  return null;
+}
+
 // Heads by layer and head: null for those of which nothing is known.
 export function seenInHeads(scene: Scene, spot: Spot): (Seen | null)[][] {
   const { query, key } = spot;

@@ -76,7 +76,7 @@ export function visit(place: Place, spot: Spot): Place {
   return same(spot, place.spot) ? place : { ...place, spot, history: [...place.history, place.spot].slice(-500) };
 }
 
-// `value`: the query of the strongest source for `follow`, the next match for a search, the display to show.
+// `value`: the next match for a search, the display to show.
 export function apply(place: Place, name: string, b: Bounds, value?: number | string | null): Place {
   const { spot } = place;
   const at = (changes: Partial<Spot>): Place => ({ ...place, spot: { ...spot, ...changes } });
@@ -119,10 +119,6 @@ export function apply(place: Place, name: string, b: Bounds, value?: number | st
     pin: () => (place.pinned ? { ...place, pinned: null } : { ...at({ key: value as number | null }), pinned: spot }),
     swap: () => (place.pinned ? { ...place, spot: place.pinned, pinned: spot } : place),
     predictions: () => ({ ...place, predictions: !place.predictions }),
-    follow: () =>
-      value == null
-        ? place
-        : visit(place, { ...spot, layer: Math.max(0, spot.layer - 1), query: value as number, key: null }),
     back: () =>
       place.history.length ? { ...place, spot: place.history.at(-1)!, history: place.history.slice(0, -1) } : place,
     found: () => (value == null ? place : visit(place, { ...spot, query: value as number, key: null })),

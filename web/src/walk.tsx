@@ -5,12 +5,13 @@ import type { Data } from "./data";
 import { ThemeButton, type Tree, tree } from "./elements";
 import { palette } from "./format";
 import { HeadsPanel } from "./heads";
+import { strongestWriter } from "./lens";
 import { MatrixPanel } from "./matrix";
 import { Scene, type SceneData } from "./model";
 import type { Compared, Pointed } from "./panel";
 import { Explain, Predictions, RowPanel } from "./row";
 import { exportsOf } from "./save";
-import { apply, type Bounds, fit, fragment, LENS, type Place, placeOf, type Spot, touch } from "./spot";
+import { apply, type Bounds, fit, fragment, LENS, type Place, placeOf, type Spot, touch, visit } from "./spot";
 import { TextPanel } from "./text";
 
 interface Key {
@@ -139,8 +140,12 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     } else if (name in IN_MATRIX) {
       document.getElementById("panel-matrix")?.dispatchEvent(new KeyboardEvent("keydown", { key: IN_MATRIX[name] }));
     } else if (name === "follow") {
-      const target = key === null || !scene.data.aligned ? undefined : scene.queries.find(scene.keys.positions[key]!);
-      setPlace((now) => apply(now, "follow", bounds, target));
+      const query = key === null || !scene.data.aligned ? undefined : scene.queries.find(scene.keys.positions[key]!);
+      if (query === undefined || !spot.layer) return say("nothing is below: this layer reads embeddings");
+      const layer = spot.layer - 1;
+      const next = strongestWriter(scene, layer, query);
+      if (!next) return say("in the layer below, it reads sinks and itself alone");
+      setPlace((now) => visit(now, { ...now.spot, layer, query, ...next }));
     } else {
       if (name === "scale" || name === "sinks") say(SAID[name]!(apply(place, name, bounds)));
       const holds = name === "pin" || name === "direction"; // from then on, the cell stays where it is

@@ -13,7 +13,7 @@ from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult
 from textual.command import CommandPalette
-from textual.containers import Horizontal, Vertical
+from textual.containers import Container, Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
@@ -22,8 +22,22 @@ from attnscope.base.system.escape import escape_control
 from attnscope.findings.run import Report
 from attnscope.views.axes import position_runs
 from attnscope.views.explore.head_panel import HeadsPanel
-from attnscope.views.explore.ink import BAR, BOLD, DIM, TITLE, Ink, Line, bar, cells_wide, clickable, fit, wrapped
-from attnscope.views.explore.matrix import MatrixPanel, cut
+from attnscope.views.explore.ink import (
+    BAR,
+    BOLD,
+    DIM,
+    TITLE,
+    Ink,
+    Line,
+    bar,
+    cells_wide,
+    clickable,
+    cut,
+    fit,
+    framed,
+    wrapped,
+)
+from attnscope.views.explore.matrix import MatrixPanel
 from attnscope.views.explore.overlays import PALETTE, Overlay, WalkCommands, help_text
 from attnscope.views.explore.pane import Pane
 from attnscope.views.explore.row import RowPanel
@@ -34,16 +48,27 @@ from attnscope.views.palette import surface_on
 from attnscope.views.spans import Span
 from attnscope.views.terminal.colours import count_colours
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
-from attnscope.views.walk.keys import ACTIONS, FOOTER, KeyAction, spell_key
-from attnscope.views.walk.place import Action, Begin, Spot
+from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
+from attnscope.views.walk.place import PANELS, Action, Begin, Spot
 from attnscope.views.walk.scene import Progress, Scene, Source, WalkCut
 
-# Columns and lines from which all panels are shown at once.
-_WIDE = 100
-_HIGH = 28
-# Columns of the panel of heads, and of a terminal in which the panel may take more.
-_HEADS = 34
-_ROOMY = 120
+# Columns and lines from which all panels are shown at once, and from which they are frames.
+_WIDE = 76
+_HIGH = 22
+_FRAMED = 30, 10
+# Columns from which heads, matrix and row stand side by side; otherwise the row is above the heads.
+_THREE = 100
+# Columns of panels, frames included: of heads and row at least, of the row at most, and of both beside a matrix.
+_HEADS = 36
+_FEW_HEADS = 24
+_ROW = 40
+_WIDEST_ROW = 64
+_BESIDE = 40
+# Columns of a cell with a number, and of the labels of rows.
+_CELL = 5
+_LABEL = 20
+# Lines of the row above the heads, at least.
+_ROW_LINES = 9
 # Columns from which the footer of a small terminal has room for a key beside the arithmetic.
 _FOOTED = 70
 # An edited text is computed after this number of seconds without a key.
@@ -73,10 +98,7 @@ class WalkScreen(Screen[None], inherit_bindings=False):
     WalkScreen Pane { background: ansi_default; color: ansi_default; }
     #title, #footer { height: 1; }
     #body { height: 1fr; }
-    #heads { width: 34; margin-right: 1; }
-    #matrix { width: 1fr; }
-    #row { width: 40; margin-left: 1; }
-    #text { height: 5; }
+    #body Pane { position: absolute; }
     #ask { height: 1; display: none; }
     #asked { width: auto; text-style: bold reverse; margin-right: 1; background: ansi_default; color: ansi_default; }
     #prompt { width: 1fr; height: 1; border: none; padding: 0; background: ansi_default; color: ansi_default; }
@@ -87,10 +109,9 @@ class WalkScreen(Screen[None], inherit_bindings=False):
         """Create the panels."""
         with Vertical():
             yield self.app.panes["title"]
-            with Horizontal(id="body"):
-                for name in ("heads", "matrix", "row"):
+            with Container(id="body"):
+                for name in PANELS:
                     yield self.app.panes[name]
-            yield self.app.panes["text"]
             with Horizontal(id="ask"):
                 yield Static(id="asked", markup=False)
                 yield Input(id="prompt", compact=True, select_on_focus=False)
@@ -160,6 +181,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             "cut": self._cut,
             "roles": self._roles,
             "explain": self._explain,
+            "enlarge": lambda: self._enlarge(True),
+            "restore": lambda: self._enlarge(False),
         }
         self.panes: dict[str, Pane] = {}
         self.worker = Worker(self.call_later, self._report)
@@ -168,6 +191,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._before: Source | None = None
         self._edited: Any = None
         self._wide = True
+        self._enlarged = False  # the panel that keys move in has the whole screen
         self._notice = ""
 
     # start and end
@@ -205,10 +229,20 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Return the lines of a pane."""
         if name in ("title", "footer"):
             return [(self._title if name == "title" else self._footer)(width)]
+        is_framed = self._is_framed(width, height)
+        inside = (width - 2, height - 1) if is_framed else (width, height)
         if self.state.scene is None:
-            return self._skeleton(name, width, height)
-        lines: list[Line] = self._panels[name].draw(self.state, width, height)
-        return lines
+            lines = self._skeleton(name, *inside)
+        else:
+            lines = self._panels[name].draw(self.state, *inside)
+        if not is_framed:
+            return lines
+        number = PANELS.index(name) + 1
+        focused = self.state.place.panel == name
+        return framed(lines, width, height, number=number, focused=focused, ascii=self.state.ink.ascii)
+
+    def _is_framed(self, width: int, height: int) -> bool:
+        return self._wide or (width >= _FRAMED[0] and height >= _FRAMED[1])
 
     def _skeleton(self, name: str, width: int, height: int) -> list[Line]:
         """Return the lines before anything has been computed: titles, the text, and the progress."""
@@ -226,28 +260,53 @@ class ExploreApp(App[int], inherit_bindings=False):
         return lines
 
     def arrange(self, width: int, height: int) -> None:
-        """Show all panels, or on a small terminal the one that keys move in."""
-        self._wide = width >= _WIDE and height >= _HIGH
-        scene = self.state.scene
-        heads = _HEADS
-        if scene is not None and width >= _ROOMY:
-            # Thumbnails of two columns, of more if there is room.
-            n_heads = len(scene.heads)
-            most = max(_HEADS + (width - _ROOMY) // 2, min(_HEADS + 8, 5 + 3 * n_heads))
-            heads = min(max(_HEADS, 6 + 6 * n_heads), most)
-        row = min(60, 40 + max(0, (width - _ROOMY) // 4)) - (4 if heads > _HEADS else 0)
-        for name in ("heads", "matrix", "row", "text"):
+        """Show all panels, or on a small terminal, and if it is enlarged, the one that keys move in."""
+        self._wide = width >= _WIDE and height >= _HIGH and not self._enlarged
+        boxes = self._boxes(width, height - 2) if self._wide else {self.state.place.panel: (0, 0, width, height - 2)}
+        for name in PANELS:
             pane = self.panes[name]
-            shown = self._wide or self.state.place.panel == name
-            pane.display = shown
-            pane.styles.margin = (0, 0) if not self._wide else {"heads": (0, 1, 0, 0), "row": (0, 0, 0, 1)}.get(name, 0)
-            if name == "text":
-                pane.styles.height = (6 if height >= 40 else 5) if self._wide else "1fr"
-            else:
-                pane.styles.width = {"heads": heads, "row": row}.get(name, "1fr") if self._wide else "1fr"
-        if isinstance(self.screen, WalkScreen):
-            self.screen.query_one("#body").display = self._wide or self.state.place.panel != "text"
+            pane.display = name in boxes
+            if name in boxes:
+                x, y, across, down = boxes[name]
+                pane.styles.offset = (x, y)
+                pane.styles.width = across
+                pane.styles.height = down
         self.call_after_refresh(self.redraw)
+
+    def _boxes(self, width: int, height: int) -> dict[str, tuple[int, int, int, int]]:
+        """Return the left edge, upper edge, width and height of every panel."""
+        scene = self.state.scene
+        text = 6 if height >= 38 else 5 if height >= 26 else 3
+        upper = height - text
+        boxes = {"text": (0, upper, width, text)}
+        n_layers, n_heads, n_keys = (12, 12, 8) if scene is None else self._counts(scene)
+        if width < _THREE:
+            heads = max(min(n_layers + 5, upper - _ROW_LINES), upper // 3)
+            left = width - _BESIDE
+            boxes["matrix"] = (0, 0, left, upper)
+            boxes["row"] = (left, 0, _BESIDE, upper - heads)
+            boxes["heads"] = (left, upper - heads, _BESIDE, heads)
+            return boxes
+        # The matrix takes what its numbers need; the heads have what thumbnails need, and the row the rest.
+        least = min(_HEADS, max(_FEW_HEADS, 8 + 6 * n_heads))
+        spare = width - least - _ROW
+        matrix = min(spare, max(_LABEL + _CELL * n_keys + 2, spare // 2))
+        heads = min(width - _ROW - matrix, max(least, 8 + 13 * n_heads))
+        row = min(_WIDEST_ROW, width - matrix - heads)
+        matrix = width - heads - row
+        boxes["heads"] = (0, 0, heads, upper)
+        boxes["matrix"] = (heads, 0, matrix, upper)
+        boxes["row"] = (heads + matrix, 0, row, upper)
+        return boxes
+
+    @staticmethod
+    def _counts(scene: Scene) -> tuple[int, int, int]:
+        return len(scene.layers), len(scene.heads), len(scene.keys.positions)
+
+    def _enlarge(self, enlarged: bool) -> None:
+        """Give the panel that keys move in the whole screen, or show all of them again."""
+        self._enlarged = enlarged
+        self.arrange(self.size.width, self.size.height)
 
     def redraw(self) -> None:
         """Draw changes."""
@@ -281,6 +340,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             (first, *others) = state.place.cuts
             without = f"{first.written} and {len(others)} more" if others else first.written
             remarks.append((f"without {without}", ink.style("warning")))
+        if place_trail := self._trail(scene, width):
+            line = [*line[:2], *place_trail]
+            remarks = []
         if state.status:
             remarks.append((state.status, ink.style("remark")))
         line += [Segment(ink.plain(f"  {text}"), style) for text, style in remarks]
@@ -291,6 +353,24 @@ class ExploreApp(App[int], inherit_bindings=False):
         # until the next key, a message is worth more than what is always there
         return cut([*(line if cells_wide([*line, message]) <= width else short), message], width)
 
+    def _trail(self, scene: Scene, width: int) -> Line:
+        """Return the cells that were followed to the one under the cursor, as many of the last ones as fit."""
+        place = self.state.place
+        if not place.trail:
+            return []
+        ink = self.state.ink
+        steps = [ink.plain(self._cell(scene, spot)) for spot in (*place.trail, place.spot)]
+        between = ink.plain(" ▸ ")
+        room = width - cell_len(" attnscope  ")
+        shown = next(n for n in range(len(steps)) if cell_len(between.join(steps[n:])) <= room or n == len(steps) - 1)
+        before = "".join(f"{step}{between}" for step in steps[shown:-1])
+        return [Segment(("…" + between if shown else "") + before, DIM), Segment(steps[-1], BOLD)]
+
+    def _cell(self, scene: Scene, spot: Spot) -> str:
+        names = [scene.queries.names[spot.query], *([] if spot.key is None else [scene.keys.names[spot.key]])]
+        cell = " ← ".join(map(self.state.ink.name, names))
+        return f"{cell} L{scene.layers[spot.layer]}H{scene.heads[spot.head]}"
+
     def _footer(self, width: int) -> Line:
         if self._mode == "copy":
             choices = [Segment(f" {key} {what} ", clickable(what)) for key, what in _COPY.items()]
@@ -298,7 +378,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         line = self._brief_arithmetic()
         named = {action.name: action for action in self.actions}
         used = cells_wide(line)
-        for action in (named[name] for name in FOOTER if named[name].keys):
+        for action in (named[name] for name in footer(self.state.place.panel) if named[name].keys):
             key = self.state.ink.plain(spell_key(action.keys[0]))
             calls = clickable(action.name)
             used += 2 * bool(line) + cell_len(key) + 1 + len(action.brief)
@@ -385,6 +465,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self.do(called)
         if name == "footer":
             return
+        # The frame's left edge is no column of the panel.
+        x -= name in self._panels and self._is_framed(*self.panes[name].size)
         hit = self._panels[name].hit(self.state, x, y) if name in self._panels else None
         if hit is not None:
             self._act(hit)

@@ -6,8 +6,8 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Ink, Line, fit, joined, steps, wrapped
-from attnscope.views.explore.matrix import cut, scroll
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Ink, Line, cut, fit, joined, steps, wrapped
+from attnscope.views.explore.matrix import scroll
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
 from attnscope.views.scales import WEIGHTS, Scale
@@ -15,11 +15,13 @@ from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
 # Largest number of cells and lines of a thumbnail.
-_WIDEST = 12
-_TALLEST = 6
+_WIDEST = 20
+_TALLEST = 10
 # Lines above and below the heads.
 _ABOVE = 2
 _LEGEND = 4
+# Lines from which the legend has room.
+_ROOMY = 16
 
 
 @dataclass
@@ -52,9 +54,10 @@ class HeadsPanel:
         n_layers = len(scene.layers)
         n_heads = len(scene.heads)
         room = width - label
-        lines = height - _ABOVE - _LEGEND
+        legend = _LEGEND if height >= _ROOMY else 1
+        lines = height - _ABOVE - legend
         pictures = place.display == "thumbnails"
-        wide = max(2 if pictures or place.display == "roles" else 5, min(_WIDEST, room // n_heads))
+        wide = max(2 if pictures or place.display == "roles" else 6, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         beside = max(1, room // wide)
         below = max(1, lines // tall)
@@ -63,8 +66,12 @@ class HeadsPanel:
         heads = range(self.left, min(n_heads, self.left + beside))
         layers = range(self.top, min(n_layers, self.top + below))
         self._last = layers, heads, label, wide, tall
-        title = [Segment(f" {ink.plain('weights' if pictures else place.display)} ", state.title("heads"))]
-        title.append(Segment(ink.plain(f" {n_layers} × {n_heads}"), DIM))
+        title = [Segment(" heads ", state.title("heads"))]
+        size = f"{n_layers} × {n_heads}"
+        if len(layers) < n_layers or len(heads) < n_heads:
+            ends = [scene.layers[layers.start], scene.layers[layers.stop - 1]]
+            size = f"{_layer(ends[0])}–{_layer(ends[1])} of {size}"
+        title.append(Segment(ink.plain(f" {'weights' if pictures else place.display}, {size}"), DIM))
         numbers = [Segment(" " * label)]
         # Numbers of two digits need twice the room.
         step = 1 if wide > 2 or n_heads <= 10 else 2
@@ -75,8 +82,8 @@ class HeadsPanel:
         drawn = [cut(title, width), cut(numbers, width)]
         for layer in layers:
             drawn += _layer_lines(state, scene, layer, heads, label, wide, tall)
-        drawn += [[]] * (height - _LEGEND - len(drawn))
-        return [*drawn, *_legend(state, scene, width)]
+        drawn += [[]] * (height - legend - len(drawn))
+        return [*drawn, *_legend(state, scene, width)[:legend]]
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""

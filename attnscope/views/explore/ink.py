@@ -173,6 +173,36 @@ def clickable(action: str) -> Style:
     return Style(meta={"action": action})
 
 
+def framed(lines: Sequence[Line], width: int, height: int, *, number: int, focused: bool, ascii: bool) -> list[Line]:
+    """Put lines into a frame of this size, the first of them into its upper edge, behind the number of the panel."""
+    corners, across, down = ("++++", "-", "|") if ascii else ("╭╮╰╯", "─", "│")
+    edge = BOLD if focused else DIM
+    inner = width - 2
+    title, *body = lines or [[]]
+    title = [Segment(str(number), edge), *cut(title, inner - 2), Segment(" ")]
+    rest = across * (inner - cells_wide(title))
+    frame: list[Line] = [[Segment(corners[0], edge), *title, Segment(rest + corners[1], edge)]]
+    for n in range(height - 2):
+        line = cut(body[n], inner) if n < len(body) else []
+        blank = Segment(" " * (inner - cells_wide(line)))
+        frame.append([Segment(down, edge), *line, blank, Segment(down, edge)])
+    return [*frame, [Segment(corners[2] + across * inner + corners[3], edge)]]
+
+
+def cut(line: Line, width: int) -> Line:
+    """Truncate a line to a width."""
+    kept: Line = []
+    for segment in line:
+        size = cell_len(segment.text)
+        if size > width:
+            if width > 0:
+                kept.append(Segment(fit(segment.text, width), segment.style))
+            break
+        kept.append(segment)
+        width -= size
+    return kept
+
+
 def cells_wide(line: Sequence[Segment]) -> int:
     """Count the cells of a line."""
     return sum(cell_len(segment.text) for segment in line)

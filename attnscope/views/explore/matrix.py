@@ -9,7 +9,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnscope.views.axes import Axis
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, FORBIDDEN, NONE, PLAIN, Ink, Line, fit, joined, steps
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, FORBIDDEN, NONE, PLAIN, Ink, Line, cut, fit, joined, steps
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import NO_WEIGHT, Digits, cell_text, digits_for, scale_text
 from attnscope.views.scales import LogScale
@@ -22,11 +22,11 @@ from attnscope.views.walk.window import Window
 # Cells of the longest label of a row.
 _NAMES = 14
 # Lines of a cell.
-_TALLEST = 4
-# Columns of a cell from which tokens stand above the columns.
-_NAMED = 4
-# Lines above and below the cells.
-_ABOVE = 3
+_TALLEST = 6
+# Lines of the tokens above columns that are too narrow for them, which are read downwards.
+_UPRIGHT = 6
+# Lines of the title, the tokens above the columns if they fit, and the key under the cursor; and below the cells.
+_LEAST = 3
 _BELOW = 1
 _STAGE_MEANINGS = {
     "scores": "q·k",
@@ -56,14 +56,14 @@ class MatrixPanel:
         """Return the lines of the panel."""
         self._last: _Layout | None = None
         scene = state.scene
-        if scene is None or height < _ABOVE + _BELOW + 1 or width < 8:
+        if scene is None or height < _LEAST + _BELOW + 1 or width < 8:
             return []
         layout = self._last = self._layout(state, scene, width, height)
         shown = state.cells(layout.rows, layout.columns, layout.zoom)
         return [
             *self._head(state, scene, layout, shown, width),
             *_body(state, scene, layout, shown),
-            _legend(state, shown, width),
+            *_legend(state, layout, shown, width),
         ]
 
     def page(self) -> int:
@@ -73,9 +73,9 @@ class MatrixPanel:
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
         layout = self._last
-        if layout is None or y < _ABOVE or x < layout.label:
+        if layout is None or y < layout.above or x < layout.label:
             return None
-        row = layout.rows.start + (y - _ABOVE) // layout.tall * layout.rows_per_line
+        row = layout.rows.start + (y - layout.above) // layout.tall * layout.rows_per_line
         column = layout.columns.start + (x - layout.label) // layout.cell
         if row not in layout.rows or column not in layout.columns:
             return None
@@ -91,11 +91,14 @@ class MatrixPanel:
         zoom = state.place.zoom
         n_rows = -(-len(scene.queries.positions) // zoom)
         n_columns = -(-len(state.columns.positions) // zoom)
-        lines = height - _ABOVE - _BELOW
+        lines = height - _LEAST - _BELOW
         names = scene.queries.names[:512]
         longest = scene.made(("label", ink), lambda: max((cell_len(ink.name(span)) for span in names), default=0))
         label = scene.queries.digits + 3 + min(longest, _NAMES, max(4, width // 4))
         room = max(1, width - label)
+        least = state.written(_digits_of)[1] if place.digits else 2
+        whole = state.drawn is not None and state.drawn.holds(state.drawn_stage, 0, n_rows - 1)
+        lines -= zoom > 1 or not whole or n_rows > lines or least * n_columns > room  # a remark on the cells
         square = 2 if zoom == 1 or 2 * n_columns <= room else 1  # of a map, all columns are in sight if they fit
         per_line = 1
         tall = 1
@@ -119,13 +122,22 @@ class MatrixPanel:
             cell = 1
             per_line = 2
             mode = "halves"
-        fits_rows = max(1, lines * per_line // tall)
         fits_columns = max(1, room // cell)
+        # Tokens that are too wide for their columns stand upright, in lines that rows leave.
+        axis = state.columns
+        longest = max((cell_len(ink.name(name)) for name in axis.names[:512]), default=0)
+        upright = zoom == 1 and mode != "shades" and cell <= longest
+        spare = max(lines - -(-n_rows * tall // per_line), lines // 4)
+        heading = max(1, min(_UPRIGHT, longest, 1 + spare)) if upright else 1
+        lines -= heading - 1
+        if mode == "blocks" and tall > 1 and n_rows * tall > lines:
+            tall = max(1, lines // n_rows)
+        fits_rows = max(1, lines * per_line // tall)
         self.top = scroll(self.top, place.spot.query // zoom, fits_rows, n_rows)
         self.left = scroll(self.left, state.column // zoom, fits_columns, n_columns)
         rows = range(self.top, min(n_rows, self.top + fits_rows))
         columns = range(self.left, min(n_columns, self.left + fits_columns))
-        return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall, numbers)
+        return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall, numbers, heading)
 
     def _head(self, state: WalkState, scene: Scene, layout: "_Layout", shown: Window, width: int) -> list[Line]:
         ink = state.ink
@@ -150,24 +162,9 @@ class MatrixPanel:
             name = f"{name} − {pin}"
             stage = place.stage
             description = "difference" if state.drawn is not None else "no difference: other tokens or cells"
-        title = [Segment(f" {ink.plain(stage)} ", state.title("matrix")), Segment(" " + ink.plain(name), BOLD)]
+        title = [Segment(f" {ink.plain(name)} ", state.title("matrix")), Segment(" " + ink.plain(stage), BOLD)]
         title.append(Segment(ink.plain(f"  {description}"), DIM))
-        kind = state.status if shown.kind == "missing" else ""
-        kind = kind or _KINDS[shown.kind].format(place.zoom)
-        rows = layout.rows
-        columns = layout.columns
-        parts = []
-        if len(rows) < layout.n_rows or len(columns) < layout.n_columns:
-            z = layout.zoom
-            last_q = min(rows.stop * z, len(scene.queries.positions)) - 1
-            last_k = min(columns.stop * z, len(state.columns.positions)) - 1
-            what = "dims" if place.stage == OUTPUT else "keys"
-            parts.append(f"queries {rows.start * z}–{last_q}, {what} {columns.start * z}–{last_k}")
-        parts += [kind] if kind else []
-        second: Line = [Segment(fit(ink.plain("; ".join(parts)), width), DIM)] if parts else []
-        if not parts and layout.cell >= _NAMED and layout.mode != "shades":
-            second = _column_names(state, layout, width)
-        return [cut(title, width), second, _ruler(state, scene, layout, width)]
+        return [title, *_column_names(state, layout, width), _ruler(state, scene, layout, width)]
 
 
 @dataclass(frozen=True)
@@ -185,20 +182,12 @@ class _Layout:
     n_columns: int
     tall: int = 1
     numbers: bool = False
+    heading: int = 1  # lines of the tokens above the columns
 
-
-def cut(line: Line, width: int) -> Line:
-    """Truncate a line to a width."""
-    kept: Line = []
-    for segment in line:
-        size = cell_len(segment.text)
-        if size > width:
-            if width > 0:
-                kept.append(Segment(fit(segment.text, width), segment.style))
-            break
-        kept.append(segment)
-        width -= size
-    return kept
+    @property
+    def above(self) -> int:
+        """Lines above the cells: the title, the tokens, and the key under the cursor."""
+        return 1 + self.heading + 1
 
 
 def _digits_of(matrix: np.ndarray) -> tuple[Digits, int]:
@@ -219,16 +208,53 @@ def scroll(first: int, at: int, fits: int, count: int, beside: int = 2) -> int:
     return max(0, min(first, count - fits))
 
 
-def _column_names(state: WalkState, layout: _Layout, width: int) -> Line:
-    """Return the tokens above their columns; positions for tokens that are wider."""
+def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]:
+    """Return the tokens above their columns: upright, letter by letter, if one of them is wider than its column."""
     axis = state.columns
     wide = layout.cell
-    pieces = [(" " * layout.label, PLAIN)]
-    for column in layout.columns:
-        name = state.ink.name(axis.names[column]) if axis.names else axis.number(column)
-        name = name if cell_len(name) < wide else axis.number(column)
-        pieces.append((fit(name, wide - 1, right=True) + " ", BOLD if column == state.column else DIM))
-    return cut(joined(pieces), width)
+    if layout.zoom > 1 or layout.mode == "shades" or not axis.names:
+        return [[]] * layout.heading
+    names = {column: state.ink.name(axis.names[column]) for column in layout.columns}
+    styles = {column: BOLD if column == state.column else DIM for column in layout.columns}
+    if layout.heading == 1:
+        shown = {column: name if cell_len(name) <= wide else axis.number(column) for column, name in names.items()}
+        middle = layout.mode == "blocks"
+        pieces = [
+            (shown[column].center(wide) if middle else fit(shown[column], wide, right=True), styles[column])
+            for column in layout.columns
+        ]
+        return [cut(joined([(" " * layout.label, PLAIN), *pieces]), width)]
+    lines = []
+    letters = {column: _upright(name, layout.heading) for column, name in names.items()}
+    for n in range(layout.heading):
+        pieces = [(letters[column][n].center(wide)[:wide], styles[column]) for column in layout.columns]
+        lines.append(cut(joined([(" " * layout.label, PLAIN), *pieces]), width))
+    return lines
+
+
+def _remark(state: WalkState, layout: "_Layout", shown: Window) -> str:
+    """Say which cells are visible, if not all are, and what they are, if they are not exact."""
+    scene = state.scene
+    assert scene is not None
+    kind = state.status if shown.kind == "missing" else ""
+    parts = []
+    rows = layout.rows
+    columns = layout.columns
+    if len(rows) < layout.n_rows or len(columns) < layout.n_columns:
+        z = layout.zoom
+        last_q = min(rows.stop * z, len(scene.queries.positions)) - 1
+        last_k = min(columns.stop * z, len(state.columns.positions)) - 1
+        what = "dims" if state.place.stage == OUTPUT else "keys"
+        parts.append(f"queries {rows.start * z}–{last_q}, {what} {columns.start * z}–{last_k}")
+    parts += filter(None, [kind or _KINDS[shown.kind].format(state.place.zoom)])
+    return state.ink.plain("; ".join(parts))
+
+
+def _upright(name: str, lines: int) -> list[str]:
+    """Return a name from top to bottom, a letter a line, above its column."""
+    wide = any(cell_len(letter) != 1 for letter in name)
+    letters = "…" if wide else name if len(name) <= lines else name[: lines - 1] + "…"
+    return list(letters.rjust(lines))
 
 
 def _ruler(state: WalkState, scene: Scene, layout: _Layout, width: int) -> Line:
@@ -314,18 +340,25 @@ def _texts(state: WalkState, scene: Scene, shown: Window, row: np.ndarray, n: in
             text = digits.text(value)
         else:
             text = cell_text(stage, value, masked, digits)
-        texts.append(fit(ink.plain(text), layout.cell, right=True))
+        # Columns of digits are aligned; blocks have their numbers in the middle.
+        text = ink.plain(text)
+        texts.append(
+            text.strip().center(layout.cell) if layout.mode == "blocks" else fit(text, layout.cell, right=True)
+        )
     return texts
 
 
 def _cells(ink: Ink, texts: Sequence[str], row: list[int], signed: bool, here: int, layout: _Layout) -> Line:
-    """Return a line of a row of cells; the cell under the cursor has a frame unless it has a number."""
+    """Return a line of a row of cells; the cell under the cursor is in brackets, on its own colour if they fit."""
     colours = [PLAIN if layout.mode == "shades" else ink.cell(step, signed=signed) for step in row]
     styles = [DIM if step == FORBIDDEN else colour for step, colour in zip(row, colours, strict=True)]
     if here >= 0:
-        styles[here] = colours[here] + BOLD if layout.mode == "blocks" and not layout.numbers else CURSOR
-        if not layout.numbers:
-            frame = ("[" + " " * (layout.cell - 2) + "]")[: layout.cell]
+        left, right = "<>" if ink.ascii else "‹›"
+        inside = texts[here].strip().replace("0.", ".", 1) if layout.numbers else ""
+        fits = len(inside) + 2 <= layout.cell and layout.mode == "blocks"
+        styles[here] = colours[here] + BOLD if fits else CURSOR
+        frame = left + inside.center(layout.cell - 2) + right if fits else texts[here]
+        if fits or not layout.numbers:
             texts = [*texts[:here], frame, *texts[here + 1 :]]
     return joined(zip(texts, styles, strict=True))
 
@@ -339,14 +372,15 @@ def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: 
     return joined(pieces)
 
 
-def _legend(state: WalkState, shown: Window, width: int) -> Line:
-    """Return the ramp between the numbers at its ends."""
+def _legend(state: WalkState, layout: "_Layout", shown: Window, width: int) -> list[Line]:
+    """Return the ramp between the numbers at its ends, and what the cells are."""
     ink = state.ink
     scale = state.scale(shown.kind)
     head = state.drawn
     stage = state.drawn_stage
+    remark: Line = [Segment(f"  {_remark(state, layout, shown)}", DIM)]
     if shown.kind == "missing" or head is None:
-        return []
+        return [cut(remark, width)]
     signed = stage != "weights"
     cells = np.array([scale.low, scale.high], dtype=np.float32)
     digits = digits_for(cells, 2)
@@ -358,4 +392,4 @@ def _legend(state: WalkState, shown: Window, width: int) -> Line:
         count = max(4, min(16, width // 4))
         shades = "".join(ink.shade(round(64 * n / (count - 1)), signed=signed)[1] for n in range(count))
         line = [Segment(f"  {ends[0]} {shades} {ends[1]}", DIM)]
-    return cut(line, width)
+    return [cut(line, width), cut(remark, width)]

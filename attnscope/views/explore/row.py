@@ -8,8 +8,7 @@ from rich.segment import Segment
 
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.views.axes import Axis
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, LABEL, PLAIN, Ink, Line, bar, cells_wide, fit, wrapped
-from attnscope.views.explore.matrix import cut
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, LABEL, PLAIN, Ink, Line, bar, cells_wide, cut, fit, wrapped
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import MASKED, formatted, number_text
 from attnscope.views.walk.cell import (
@@ -42,7 +41,9 @@ _LITTLE = 5e-4
 # Sources that are listed at most.
 _MOST = 40
 # Columns from which the numbers of sources have titles.
-_TITLED = 36
+_TITLED = 34
+# Lines from which statistics of the row have room.
+_ROOMY = 13
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class RowPanel:
             return []
         ink = state.ink
         query = state.place.spot.query
-        lines = [_heading(state, scene, query, head, width)]
+        # the edge of a frame has its number and corners
+        lines = [_heading(state, scene, query, head, width - 3)]
         if head is None:
             notice = state.status or "this head is not there"
             return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
@@ -78,6 +80,8 @@ class RowPanel:
         room = height - len(below) - 2
         if state.place.predictions:
             middle = _forecasts(state, scene, width)[: max(0, room - 4)]
+        elif height < _ROOMY:
+            middle = []
         else:
             middle = _statistics(head, query, len(scene.sources.positions), width, ink)
         sources, others = _sources(scene, head, query, ink, max(1, min(_MOST, room - len(middle) - 2)))

@@ -11,7 +11,7 @@ from attnscope.views.axes import Axis, dim_axis
 from attnscope.views.explore.ink import LABEL, TITLE, Ink
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import WEIGHTS, LogScale, Scale, scale_for
-from attnscope.views.walk.cell import difference, strongest_key
+from attnscope.views.walk.cell import difference, strongest_key, strongest_writer
 from attnscope.views.walk.place import OUTPUT, Action, Begin, Bounds, Place, Spot, apply, fit
 from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
 from attnscope.views.walk.window import Window, window, zooms
@@ -122,7 +122,7 @@ class WalkState:
         """Do an action; return whether the place changed."""
         before = self.place
         if action.name in ("unit", "follow") and action.value is None:
-            action = replace(action, value=self._next_unit() if action.name == "unit" else self._strongest_source())
+            action = replace(action, value=self._next_unit() if action.name == "unit" else self._followed())
         self.place = apply(self.place, action, self.bounds)
         self.settle()
         return self.place != before
@@ -136,11 +136,30 @@ class WalkState:
         other = self.source.scene(replace(self.variant(), unit=unit))
         return None if other is None else (unit, lambda spot: regrouped(spot, scene, other))
 
-    def _strongest_source(self) -> int | None:
-        """Return the query that is the strongest source of the row; None if it is none, or not known."""
+    def _followed(self) -> Spot | None:
+        """Return the cell that the one under the cursor leads to: its key's row, in the layer below.
+
+        The head is the one that writes most there, see strongest_writer, else the same head; None if nothing is below.
+        """
         scene = self.scene
-        key = None if scene is None else strongest_key(scene, self.head, self.place.spot.query)
-        return None if scene is None or key is None else scene.query_of_key(key)
+        spot = self.place.spot
+        if scene is None or spot.key is None:
+            return None
+        query = scene.query_of_key(spot.key)
+        if query is None:
+            self.error = "this key is no row here"
+            return None
+        if not spot.layer:
+            self.error = "nothing is below the first layer: it reads embeddings"
+            return None
+        layer = spot.layer - 1
+        heads = [self.source.head(self.variant(), layer, head) for head in range(len(scene.heads))]
+        writer = strongest_writer(scene, heads, query)
+        if writer is None and any(head is not None and head.sources is not None for head in heads):
+            self.error = "in the layer below, it reads sinks and itself alone"
+            return None
+        head, key = writer or (spot.head, None)
+        return replace(spot, layer=layer, head=head, query=query, key=key)
 
     def settle(self) -> None:
         """Fit the place to the source's current data, and resolve the key."""
@@ -162,7 +181,7 @@ class WalkState:
         self.source = source
         self._shown = None
         spot = replace(self.place.spot, text=0, mask=min(self.place.spot.mask, len(source.masks) - 1), key=None)
-        self.place = replace(self.place, spot=spot, pinned=None, pinned_cuts=(), cuts=(), history=())
+        self.place = replace(self.place, spot=spot, pinned=None, pinned_cuts=(), cuts=(), history=(), trail=())
         self.settle()
 
     def _begin(self, scene: Scene) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich.cells import cell_len
+from rich.segment import Segment
 from rich.style import Style
 
-from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, TITLE, Line, fit, joined, steps
+from attnscope.views.explore.ink import BOLD, CURSOR, DIM, PLAIN, Line, fit, joined, steps
 from attnscope.views.explore.state import WalkState
 from attnscope.views.scales import WEIGHTS
 from attnscope.views.spans import Span
@@ -38,7 +39,7 @@ class TextPanel:
         self._places = []
         scene = state.scene
         head = state.head
-        if scene is None or height < 1 or width < 4:
+        if scene is None or height < 2 or width < 4:
             return []
         query = state.place.spot.query
         # Passages that are laid out: a text may have 100,000.
@@ -50,15 +51,15 @@ class TextPanel:
         key = "text", width, around, start, state.ink
         lines = scene.made(key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))
         here = next((n for n, line in enumerate(lines) for piece in line if piece.query == query), 0)
-        first = max(0, min(here - height // 2, len(lines) - height))
+        first = max(0, min(here - (height - 1) // 2, len(lines) - height + 1))
         shares = np.zeros(len(scene.keys.positions), dtype=np.float32)  # weights of the row, as far as they are known
         if head is not None and (row := head.row("weights", query)) is not None:
             shares = np.nan_to_num(row)
         elif head is not None and (listed := listed_weights(scene, head, query)):
             shares[list(listed)] = list(listed.values())
         shades = steps(shares[None], WEIGHTS)[0].tolist()
-        drawn = []
-        for y, line in enumerate(lines[first : first + height]):
+        drawn: list[Line] = [[Segment(" text ", state.title("text"))]]
+        for y, line in enumerate(lines[first : first + height - 1], 1):
             at = 0
             pieces = []
             for piece in line:
@@ -82,8 +83,8 @@ class TextPanel:
 
 def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[list[_PlacedText]]:
     """Break some passages into lines."""
-    lines = [[_PlacedText(" text ", 6, style=TITLE), _PlacedText(" ", 1)]]
-    filled = 7
+    lines: list[list[_PlacedText]] = [[]]
+    filled = 0
     for passage in scene.passages[window.start : window.stop]:
         token = passage.query >= 0 or passage.key >= 0
         dim = not token and passage.span.origin == "untrusted"
@@ -102,8 +103,6 @@ def _lay_out(state: WalkState, scene: Scene, width: int, window: range) -> list[
 
 def _style(state: WalkState, piece: _PlacedText, shades: list[int]) -> Style:
     """Return the style of a piece: the query is marked, its sources are shaded by their step."""
-    if piece.style is TITLE:
-        return state.title("text")
     if piece.query >= 0 and piece.query == state.place.spot.query:
         return CURSOR
     if piece.key >= 0 and shades[piece.key] > 0:

@@ -88,6 +88,28 @@ def strongest_key(scene: Scene, head: WalkHead | None, query: int) -> int | None
     return next(iter(listed_weights(scene, head, query)), None)
 
 
+def strongest_writer(scene: Scene, heads: Sequence[WalkHead | None], query: int) -> tuple[int, int] | None:
+    """Return the index of the head that writes most into a row, and the key that it reads for that; None for none.
+
+    Sinks (the first token and special ones) and the token itself are passed over: from there, a walk goes nowhere. What
+    a head writes is α·‖v‖ of its strongest listed source, or if that is not known, the weight.
+    """
+    own = scene.queries.positions[query]
+
+    def leads_on(key: int) -> bool:
+        return scene.keys.positions[key] not in (0, own) and not scene.keys.special[key]
+
+    strongest: list[tuple[float, int, int]] = []
+    for measure in ("value", "weight"):
+        for index, head in enumerate(heads):
+            listed = {} if head is None else listed_weights(scene, head, query, measure)
+            strongest += [(amount, index, key) for key, amount in listed.items() if leads_on(key) and amount > 0]
+        if strongest:
+            _, head_index, key = max(strongest, key=lambda found: found[0])
+            return head_index, key
+    return None
+
+
 def log_sum(head: WalkHead, query: int) -> float | None:
     """Return log Σ e^masked over the row and its sink, from the largest cell: log Σ = masked − log α."""
     masked = head.row("masked", query)

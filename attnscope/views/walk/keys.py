@@ -1,7 +1,7 @@
 """The table of actions: the footer, help, palette, documentation and the page's keys are all made of it."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,8 +41,14 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("first_query", ("g",), "First query.", MOVE),
     KeyAction("last_query", ("G",), "Last query.", MOVE),
     KeyAction("strongest", ("space",), "Strongest source of the row.", MOVE),
-    KeyAction("follow", ("enter",), "Follow the strongest source: its row, in the layer below.", MOVE, "follow"),
-    KeyAction("back", ("backspace",), "Back to the place before.", MOVE, "back"),
+    KeyAction(
+        "follow",
+        ("enter",),
+        "Follow this cell: its key's row, in the head below that writes most there.",
+        MOVE,
+        "follow",
+    ),
+    KeyAction("back", ("backspace",), "Back to the place before, also along a trail.", MOVE, "back"),
     KeyAction("find", ("/",), "Find a token among the queries.", MOVE, "find"),
     KeyAction("next_match", ("n",), "Next match.", MOVE),
     KeyAction("previous_match", ("N",), "Previous match.", MOVE),
@@ -63,7 +69,9 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("previous_stage", ("S",), "Previous stage.", _SHOW),
     KeyAction("digits", ("d",), "The matrix as numbers, or as colours.", _SHOW, "digits"),
     KeyAction("display", ("v",), "Heads as thumbnails, roles, or one number.", _SHOW, "heads"),
-    KeyAction("zoom_in", ("+", "="), "Fewer positions in a cell, down to one.", _SHOW),
+    KeyAction("enlarge", ("+",), "Give this panel the whole screen.", _SHOW, "enlarge", page=False),
+    KeyAction("restore", ("_",), "Show all panels again.", _SHOW, "all panels", page=False),
+    KeyAction("zoom_in", ("=",), "Fewer positions in a cell, down to one.", _SHOW),
     KeyAction("zoom_out", ("-",), "More positions in a cell, up to the whole text.", _SHOW),
     KeyAction("unit", ("u",), "Positions as tokens, words, or spans of the text.", _SHOW, "words", page=False),
     KeyAction("pin", ("c",), "Pin this head and compare others with it; again: unpin it.", _SHOW, "compare"),
@@ -98,11 +106,24 @@ ON_PAGES: tuple[KeyAction, ...] = (
     KeyAction("scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _SHOW),
     KeyAction("sinks", ("z",), "Take sinks (first and special tokens) out of the scale, or back in.", _SHOW),
 )
-# The most useful first: the footer has as many as there is room for.
-FOOTER = tuple(
-    "help quit palette follow next_head next_layer stage mask pin cut explain find edit predictions roles display "
-    "digits unit write copy back".split()
+# The most useful first: the footer has as many as there is room for, of the panel that keys move in before others.
+_FOOTERS = {
+    "heads": "display roles next_head next_layer cut pin",
+    "matrix": "follow back stage cut pin digits next_head next_layer",
+    "row": "follow back predictions explain copy",
+    "text": "find edit unit",
+}
+_FOOTER = (
+    "help quit palette enlarge follow next_head next_layer stage mask pin cut explain find edit predictions roles "
+    "display digits unit write copy back"
 )
+
+
+def footer(panel: str) -> Sequence[str]:
+    """Return the names of actions for the footer of a panel."""
+    return tuple(dict.fromkeys(f"help quit {_FOOTERS[panel]} {_FOOTER}".split()))
+
+
 NAMES = [action.name for action in ACTIONS]
 SPELLED = {
     "left": "←",

@@ -75,6 +75,7 @@ class Place:
     cuts: tuple[WalkCut, ...] = ()
     unit: str = "tokens"  # what positions are: `tokens`, `words` or `spans`
     history: tuple[Spot, ...] = ()
+    trail: tuple[Spot, ...] = ()  # the cells that were followed to this one, the first of them first
     needle: str = ""
     predictions: bool = False
 
@@ -84,7 +85,7 @@ class Action:
     """Action of a key, a click or a choice."""
 
     name: str  # name in `keys.ACTIONS`, or `goto`
-    # what it needs: a Spot for `goto`; the query of the strongest source for `follow`; the spelling of what is cut; the
+    # what it needs: a Spot for `goto` and `follow`; the spelling of what is cut; the
     # needle and its next match for a search; how far to move; the number of a text; the next unit, and a function that
     # moves a spot to it
     value: Any = None
@@ -160,7 +161,7 @@ def _visit(place: Place, spot: Spot, _bounds: Bounds) -> Place:
     """Go to a spot, and remember the previous one."""
     if spot == place.spot:
         return place
-    return replace(place, spot=spot, history=(*place.history, place.spot)[-_LONGEST:])
+    return replace(place, spot=spot, history=(*place.history, place.spot)[-_LONGEST:], trail=())
 
 
 def _cycle(items: Sequence[str], item: str, step: int) -> str:
@@ -175,12 +176,22 @@ def _head(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
     return _at(place, layer=layer, head=head)
 
 
-def _follow(place: Place, query: int | None, bounds: Bounds) -> Place:
+def _follow(place: Place, spot: Spot | None, bounds: Bounds) -> Place:
     if place.panel == "heads":
         return replace(place, panel="matrix")
-    if query is None:
+    if spot is None or spot == place.spot:
         return place
-    return _visit(place, replace(place.spot, layer=max(0, place.spot.layer - 1), query=query, key=None), bounds)
+    trail = (*place.trail, place.spot)[-_LONGEST:]
+    return replace(_visit(place, spot, bounds), trail=trail)
+
+
+def _back(place: Place, _value: Any, _bounds: Bounds) -> Place:
+    """Go back to the place before, along the trail if it was followed from there."""
+    if not place.history:
+        return place
+    *history, spot = place.history
+    followed = place.trail[-1:] == (spot,)
+    return replace(place, spot=spot, history=tuple(history), trail=place.trail[:-1] if followed else ())
 
 
 def _pin(place: Place, _value: Any, _bounds: Bounds) -> Place:
@@ -216,7 +227,7 @@ def _go_text(place: Place, text: int | None, bounds: Bounds) -> Place:
     """Go to a text, without pinned place and cuts, which belong to another text."""
     if text is None or text % bounds.texts == place.spot.text:
         return place
-    return replace(_at(place, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=())
+    return replace(_at(place, text=text % bounds.texts), pinned=None, pinned_cuts=(), cuts=(), trail=())
 
 
 def _unit(place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bounds: Bounds) -> Place:
@@ -226,7 +237,7 @@ def _unit(place: Place, value: "tuple[str, Callable[[Spot], Spot]] | None", _bou
     unit, moved = value
     pinned = None if place.pinned is None else moved(place.pinned)
     history = tuple(moved(spot) for spot in place.history if spot.text == place.spot.text)
-    return replace(place, unit=unit, spot=moved(place.spot), pinned=pinned, history=history)
+    return replace(place, unit=unit, spot=moved(place.spot), pinned=pinned, history=history, trail=())
 
 
 def _key_end(last: bool, place: Place, _value: Any, bounds: Bounds) -> Place:
@@ -275,8 +286,6 @@ _STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
     "predictions": lambda place, _, _bounds: replace(place, predictions=not place.predictions),
     "find": _find,
     "follow": _follow,
-    "back": lambda place, _, _bounds: (
-        replace(place, spot=place.history[-1], history=place.history[:-1]) if place.history else place
-    ),
+    "back": _back,
     "goto": _visit,
 }
