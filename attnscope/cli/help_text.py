@@ -94,8 +94,8 @@ def program_help() -> str:
     writer.heading("Options")
     writer.definitions(_OF_PROGRAM)
     writer.line()
-    writer.line("attnscope COMMAND -h is short; attnscope help COMMAND has every option.")
-    writer.line(f"Topics: attnscope help {'|'.join(TOPICS)}")
+    writer.line("attnscope COMMAND -h is short; attnscope help COMMAND|TOPIC has everything.")
+    writer.line(f"Topics: {' '.join(TOPICS)}")
     return writer.text()
 
 

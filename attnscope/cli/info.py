@@ -70,7 +70,8 @@ def _show_settings(given: Given) -> None:
     if given.format == "json":
         print(json.dumps(listed, ensure_ascii=False))
         return
-    print("files    " + (escape_control(", ".join(listed["files"])) or "none"))
+    none = "none; attnscope help settings says what to write into attnscope.toml"
+    print("files    " + (escape_control(", ".join(listed["files"])) or none))
     if listed["profiles"]:
         print("profiles " + escape_control(", ".join(listed["profiles"])))
     rows = [(setting["option"], setting["value"], setting["source"]) for setting in listed["settings"]]

@@ -27,7 +27,9 @@ attnscope learn softmax "The river rose and the bank broke" --plain
 attnscope learn mask --mask causal -o mask.html
 attnscope learn heads --layer 1 --json | jq .steps[0].reveal
 """
-_KEYS = "Enter next · b back · t temperature 0.5 · m other mask · w swap a word · q quit"
+_CHANGES = "t temperature 0.5, m other mask, w swap a word"
+_CHANGE_KEYS = ("t", "m", "w")
+_KEYS = f"Enter next, b back, {_CHANGES}, q quit"
 
 
 def learn(given: Given) -> None:
@@ -117,6 +119,9 @@ class _Walk:
             answer = self._answer(len(step.choices))
             if answer is None:
                 return None
+            if isinstance(answer, str):
+                self._change(answer)
+                continue
             self._right.setdefault(index, answer == step.answer)
             self._reveal(index, answer)
             key = self._choose()
@@ -125,9 +130,9 @@ class _Walk:
             index = max(0, index - 1) if key == "b" else index + (key == "next")
         return sum(self._right.values())
 
-    def _answer(self, count: int) -> int | None:
-        """Read the number of a choice; None to leave."""
-        sys.stdout.write(f"  your answer (1-{count}, q quit): ")
+    def _answer(self, count: int) -> int | str | None:
+        """Read the number of a choice, or a key that changes something; None to leave."""
+        sys.stdout.write(f"  your answer (1-{count}; {_CHANGES}, q quit): ")
         sys.stdout.flush()
         while True:
             key = read_key()
@@ -137,6 +142,9 @@ class _Walk:
             if key.isdigit() and 1 <= int(key) <= count:
                 print(key)
                 return int(key) - 1
+            if key in _CHANGE_KEYS:
+                print(key)
+                return key
 
     def _reveal(self, index: int, answer: int) -> None:
         from attnscope.studies.learn.screen import reveal_parts
@@ -155,7 +163,7 @@ class _Walk:
                 return key
             if key in ("\x04", ""):
                 return "q"
-            if key in ("t", "m", "w"):
+            if key in _CHANGE_KEYS:
                 self._change(key)
                 return "again"
 
@@ -191,8 +199,10 @@ class _Walk:
         run = self._material.run
         text = run.texts[0].text
         old = input("  word to replace: ").strip()
+        if old not in text.split():
+            return f"nothing, since {escape_control(old)!r} is none of its words: {escape_control(text)}"
         new = input("  replace it by: ").strip()
-        if old not in text.split() or not new:
+        if not new:
             return f"nothing; the words are {escape_control(text)}"
         changed = " ".join(new if word == old else word for word in text.split())
         self._material = gather(

@@ -122,7 +122,10 @@ def described_settings(words: Sequence[str]) -> dict[str, Any]:
     for command, options in COMMANDS.items():
         for setting in settings_of(command, asked).values():
             value = ", ".join(setting.typed) if isinstance(setting.typed, list) else str(setting.typed)
-            rows.setdefault((setting.option.spelled, value, setting.source), []).append(command)
+            source = setting.source
+            if setting.option.variable is not None and os.environ.get(setting.option.variable):
+                source = f"{source}, but {setting.option.variable} comes before it"
+            rows.setdefault((setting.option.spelled, value, source), []).append(command)
         for option in options:
             if option.variable is not None and os.environ.get(option.variable):
                 row = (option.spelled, os.environ[option.variable], f"environment: {option.variable}")

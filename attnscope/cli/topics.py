@@ -105,6 +105,24 @@ TOPICS = {
         ),
         "checkpoints",
     ),
+    "settings": Topic(
+        "Defaults of your own",
+        ("settings_listed",),
+        """
+        attnscope.toml in the working folder or above, or [tool.attnscope] in pyproject.toml, holds defaults of options,
+        each under its name without dashes; your own file in ~/.config/attnscope comes after it. What is typed comes
+        first, then environment variables, a profile, a command's table, and the top of the file.
+        """,
+        (
+            ('model = "./my-bert"', "at the top: for all commands"),
+            ("[run]", "begins the table of a command"),
+            ("top = 3", "in that table: for run alone"),
+            ("[profile.paper.run]", "the same, only with --profile paper"),
+            ("attnscope info --settings", "lists what applies, and where it comes from"),
+            ("--no-settings", "leaves all files out, as ATTNSCOPE_NO_SETTINGS=1 does"),
+        ),
+        "commands",
+    ),
     "machine": Topic(
         "Device, precision and memory",
         _names(tuple(option for option in THE_MACHINE if option.name not in ("engine", "part"))),

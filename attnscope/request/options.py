@@ -141,7 +141,7 @@ THE_MODEL = (
     Option("model", MODEL, "Checkpoint folder (config.json, tokenizer.json, *.safetensors), GGUF file, repository in "
         "the Hugging Face cache (org/name), or name of a bundled sample; default: the bundled sample.",
         metavar="PATH|NAME", short="-m", complete="samples", variable="ATTNSCOPE_MODEL",
-        brief="Checkpoint folder, .gguf, org/name, or sample."),
+        brief="Folder, .gguf, org/name, or riverbank (sample)."),
     Option("adapter", MODEL, "LoRA adapter to add to the weights: a folder with adapter_config.json and "
         "adapter_model.safetensors; none adds no adapter.", metavar="PATH", complete="files"),
     Option("config", MODEL, "Stack described in TOML, or name of a bundled config. Weights are random unless the stack "
@@ -222,7 +222,7 @@ DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Same as {json} if it is js
     excludes=("json",))
 JSON = Option("json", SHOW, "Print the exact findings as JSON.", excludes=("format",))
 FILE_OUT = Option("output", SHOW, "Write to a file; the extension sets the format: {endings}.", Path, "FILE",
-    short="-o", complete="files", brief="Write to a file: .json .html .svg .csv …",
+    short="-o", complete="files", brief="Write to a file: .html .json .svg .txt …",
     excludes=("format", "json", "open"))
 PRECISION = number("precision", SHOW, 0, "Decimal places in tables; json, .safetensors and .npz are exact.", 9,
     metavar="DIGITS", default="2")
@@ -413,8 +413,8 @@ ABLATE = (
         brief="Token whose logit is compared."),
     Option("reference", CUT, "With {replacement} mean, average over the tokens of this text instead. Tokens that "
         "{hide} names are hidden in it as well.", metavar="TEXT"),
-    Option("at", CUT, "Tokens at which predictions and hidden states are compared, written as for {query}; default: "
-        "the last token, or every [MASK] for a masked language model.", _positions(arg("at")), "TOKENS",
+    Option("at", CUT, "Tokens at which predictions and hidden states are compared, as for {query} (0: is all); "
+        "default: the last token, or every [MASK] for a masked language model.", _positions(arg("at")), "TOKENS",
         brief="Tokens at which predictions are compared."),
     Option("answer", CUT, "With {each} span, the answer, which the text is continued by; begin it with a space if it "
         "needs one. Default: the last turn of a chat, or what the model generates.", arguments.text(arg("answer")),
@@ -466,7 +466,7 @@ LEARN = (
     MASK,
     Option("temperature", COMPUTE, "Divide the scaled scores by this number before the softmax; default: 1.",
         arguments.real(arg("temperature"), "a number above 0", positive=True), "T",
-        brief="Divide the scores, to see a sharper softmax."),
+        brief="Divide the scores by T; below 1 sharpens the softmax."),
     Option("plain", SHOW, "Print the whole lesson, with the answers at its end, also in a terminal.",
         brief="Print the whole lesson, with answers at its end."),
     *_shown("Decimal places; json is exact.", "2"),
@@ -610,12 +610,12 @@ BATCH = (
     replace(STAGE, help=f"Whole matrices to keep (large), separated by commas: {', '.join(STAGES)}, or none.",
         default="none", brief="Whole matrices to keep, such as weights (large)."),
     *_with_brief(SELECTION[8:], by=""),
-    Option("keep", COMPUTE, f"Results to keep, separated by commas: {BRIEF} (contributors and the statistics "
+    Option("keep", COMPUTE, f"Findings to keep, separated by commas: {BRIEF} (contributors and the statistics "
         f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if name not in ALL_PARTS)}.",
         arguments.some_of(arg("keep"), "part", KEPT), "WHAT", BRIEF, complete=KEPT,
-        brief="Findings to keep: brief, all, or top,rows,…"),
+        brief="Findings: brief (per token), heads (per head), all, …"),
     _grouped(TARGET, COMPUTE, "With {keep} effects, the token whose logit is compared, such as ' Mary'; given twice, "
         "the difference between the two logits. {{NAME}}, in braces, is the member NAME of each record.", brief=""),
     Option("patch_from", COMPUTE, "With {keep} effects, patch heads with what they give in this text, instead of "

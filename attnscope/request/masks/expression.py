@@ -135,7 +135,10 @@ def _parse_term(part: str, where: str) -> MaskTerm:
             hint = f"use {Documents.form}, or {DocumentEnds.form}"
             raise UsageError(f"'{part}' needs the lengths of the documents, or eos", where=where, hint=hint)
         return Documents(tuple(_size(length, part, where) for length in lengths))
-    raise UsageError(f"unknown mask '{part}'", where=where, hint=did_you_mean(part, MASK_WORDS))
+    hint = "use bidirectional, under which every token sees every token"
+    if part not in ("none", "no", "full"):
+        hint = did_you_mean(part, MASK_WORDS)
+    raise UsageError(f"unknown mask '{part}'", where=where, hint=hint)
 
 
 def _is_size(digits: str) -> bool:

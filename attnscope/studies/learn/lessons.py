@@ -397,7 +397,7 @@ LESSONS = {
     "softmax": LessonPlan("Softmax: from scores to weights", _softmax, "4. Four tokens under a causal mask"),
     "output": LessonPlan("Output: what a head writes", _output, "3. Life is short, eat dessert first"),
     "heads": LessonPlan("Heads: several questions at once", _heads, "3. Life is short, eat dessert first"),
-    "directions": LessonPlan("Causal and bidirectional", _directions, "5. A whole layer"),
+    "directions": LessonPlan("Directions: causal and bidirectional", _directions, "5. A whole layer"),
     "sinks": LessonPlan("Sinks and padding: weight without meaning", _sinks, "2. A padded batch"),
 }
 

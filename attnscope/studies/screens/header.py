@@ -282,6 +282,7 @@ def head_header(report: Report, text: TextReport, head: HeadReport, settings: Di
         yield Text([ours(fact, "dim") for fact in facts], " ", remark=True)
 
 
+_WHOLE = 1.005  # shares above it do not round to a whole: some keys are in several
 RANDOM_WEIGHTS = (Span(" "), Span(" random weights ", "alarm"))
 
 
@@ -323,10 +324,16 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
         if name in LAYER_STATISTICS:
             form = LAYER_STATISTICS[name].phrase_of(value)
         facts.append(form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}{and_pieces}")
+    shares = [getattr(means, name) for _, name, on, *_ in shown if on is not None]
+    if sum(shares) > _WHOLE:
+        # The first token may be special, or the row's own.
+        facts[max(index for index, (_, _, on, *_) in enumerate(shown) if on is not None)] += " (these overlap)"
     for n, (fact, following) in enumerate(pairwise(shown)):
         facts[n] += "," if fact[-1] == following[-1] else ";"
     if not facts:
         return []
+    if len(words) == 1:
+        return [f"the row has {facts[0]}", *facts[1:]]
     whose = "a row" if words.all() or not words.any() else "the row of a word"
     return [f"on average, {whose} has {facts[0]}", *facts[1:]]
 
