@@ -40,7 +40,8 @@ class Top(msgspec.Struct, frozen=True, omit_defaults=True):
         keys: Position of the source.
         weight: α_ij, the attention weight.
         value: α_ij·‖v_j‖; absent from a dump by weight.
-        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); absent unless requested.
+        projected: α_ij·‖v_j W_O^h‖ (Kobayashi et al., 2020); absent unless requested. Behind a gate on a head's output,
+            both are of the gated value.
         by: The measure that ranks them: `weight`, `value` or `projected`; absent from dumps, whose header says it.
         left_out: Tokens that are excluded from the ranking; absent from dumps, whose header says it.
     """

@@ -69,7 +69,7 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("indexer_compress_ratio", "index_kpool"), 2),
     (("text_hidden_size",), 32),
     (("adapter_hidden_size", "projector_hidden_size", "vision_adapter_dim"), 32),
-    (("indexer_kv_heads",), 1),
+    (("indexer_kv_heads", "n_shared_experts"), 1),
     (("image_size",), 16),
     (("patch_size",), 4),
 )  # fmt: skip
@@ -77,6 +77,7 @@ _BY_NAME = {name: size for names, size in _SIZES for name in names}
 _UNSET = (
     "vocab_size",
     "n_routed_experts",
+    "n_shared_experts",
     "moe_intermediate_size",
     "num_experts_per_tok",
     "n_group",
@@ -174,6 +175,7 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     _KIMI,
     _ROPE,
     _HALF_ROPE,
+    {**_ROPE, "head_dim": 8},
     {"head_dim": 16},
     {"hidden_size": 64},
 )

@@ -6,6 +6,16 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 
+def _applied(weights: Any, v: Tensor, output: Tensor) -> Any:
+    """Return the weights of the values in an output, (B, Q, H, Ev): a sink may scale it after the softmax."""
+    if not isinstance(weights, Tensor) or weights.shape[-1] != v.shape[2]:
+        return weights
+    plain = weights @ v.repeat_interleave(weights.shape[1] // v.shape[1], dim=1)
+    factor = (output.transpose(1, 2) * plain).sum(-1, keepdim=True) / plain.square().sum(-1, keepdim=True)
+    same = (factor - 1).abs() < 1e-6
+    return weights * factor.masked_fill(same, 1.0).nan_to_num(1.0)
+
+
 class WatchedAttention:
     """While it is entered, keeps the weights of every call of an attention function, in order.
 
@@ -34,7 +44,7 @@ class WatchedAttention:
                     output = output.clone()
                     output[:, :, self._cut[1]] = 0  # (B, Q, H, Ev)
                 if not again:
-                    self.weights.append(weights)
+                    self.weights.append(_applied(weights, args[3], output))
                 return output, weights
 
             return watched

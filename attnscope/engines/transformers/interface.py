@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 from torch import Tensor, nn
@@ -93,8 +93,8 @@ class AttentionCapture:
         # Modules with a layer number that have been called.
         self._numbered: set[int] = set()
         self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
-        # the first call of each module, and the part of its output that belongs to the second
-        self._first: dict[nn.Module, AttentionInputs] = {}
+        # queries and keys of each module's latest call, and the part of its output that belongs to a second call
+        self._latest: dict[nn.Module, tuple[ref[Tensor], ref[Tensor]]] = {}
         self._second_output: dict[nn.Module, Tensor] = {}
 
     def run_attention(
@@ -104,9 +104,10 @@ class AttentionCapture:
         if self.taken_outputs.instead is not None:
             self.taken_outputs.values.append(v)
             return self.taken_outputs.instead
-        first = self._first.get(module)
-        if first is not None and first.q is q and first.k is k:
-            return self._run_second(module, replace(first, v=v))
+        latest = self._latest.get(module)
+        if latest is not None and latest[0]() is q and latest[1]() is k:
+            return self._run_second(module, q, k, v, mask, more)
+        self._latest[module] = ref(q), ref(k)
         part, layer = self._locate(module)
         if q.ndim != 4 or q.shape[1] % k.shape[1]:
             raise unsupported_attention(f"queries of shape {list(q.shape)} and keys of shape {list(k.shape)}", layer)
@@ -115,7 +116,6 @@ class AttentionCapture:
         unselective = None if before is None else provided_mask(before, q, k, layer)
         weight = self._out_weight(module, q.shape[1] * v.shape[-1])
         inputs = AttentionInputs(layer, q, k, v, spec, weight, unselective=unselective)
-        self._first[module] = inputs
         if module not in CALLED_TWICE or self.taken_outputs.has_cache(module):
             return self._on_attention(part, module, inputs)
         values = self.taken_outputs.values_of(module, _output_like(inputs))
@@ -123,11 +123,15 @@ class AttentionCapture:
         self._second_output[module] = output[..., v.shape[-1] :]
         return output[..., : v.shape[-1]]
 
-    def _run_second(self, module: nn.Module, inputs: AttentionInputs) -> Tensor:
+    def _run_second(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, more: dict[str, Any]
+    ) -> Tensor:
         """Return the output for the second values of a module, whose first call has shown both (Diff Llama)."""
         CALLED_TWICE.add(module)
         output = self._second_output.pop(module, None)
-        return attended(inputs) if output is None else output
+        if output is not None:
+            return output
+        return attended(AttentionInputs(0, q, k, v, self._spec(q, k, mask, more, layer=0)))
 
     def gate_of(self, module: nn.Module, inputs: AttentionInputs) -> Tensor | None:
         """Return the gate of a module that is running, (B, H, Q, Ev or 1); None if it has none."""
