@@ -17,7 +17,6 @@ _CHOICES = 5  # tokens to choose from
 _HEADS = 6  # heads whose numbers stand on one line
 _TERMS = 3  # products of a dot product that a formula writes out
 _ROUNDING = 1e-4  # difference of weights that the order of sums explains
-_PADDING_TEXT = "A text that is several words longer than the other one is"
 
 
 def _say(value: float, digits: int = 2) -> str:
@@ -341,7 +340,8 @@ def _sinks(m: Material) -> list[LessonStep]:
     first = weights[:, 1:, 0].mean(1) if weights.shape[1] > 1 else weights[:, :, 0].mean(1)
     names = [f"L{m.layer}H{head}" for head in range(len(first))]
     choices, answer = _pick(names, first)
-    longer = TextInput(f"{m.run.texts[0].text} {_PADDING_TEXT}")
+    text = m.run.texts[0].text
+    longer = TextInput(f"{text} {text}")  # of words that the model knows
     padded = m.report(None, (m.run.texts[0], longer), show_padding=True).texts
     n = len(m.explanation.tokens)
     padding = padded[0].padding
