@@ -1,8 +1,8 @@
 """The parts that findings are shown in: plain data without widths, markup or colour depths.
 
 `studies/` turns findings into parts; a view, such as `views/terminal`, draws each kind of part. Styles are names, and
-colours are places on a scale. There are seven kinds: Text, Facts, Table, Matrices, WeightMap, Bars and FirstFitting;
-the other structs are what these consist of.
+colours are places on a scale. There are eight kinds: Text, Facts, Table, Matrices, WeightMap, Bars, Strips and
+FirstFitting; the other structs are what these consist of.
 """
 
 from collections.abc import Sequence
@@ -175,6 +175,22 @@ class Bars(msgspec.Struct, frozen=True):
         return self.remainders or [None] * len(self.rows)
 
 
+class Strip(msgspec.Struct, frozen=True):
+    """A line of cells of colour."""
+
+    name: str
+    values: Sequence[float]  # one for each cell; the colour of the largest size is the end of a ramp
+    end: Spans = ()  # what follows the cells
+
+
+class Strips(msgspec.Struct, frozen=True):
+    """Lines of cells below each other, which show the same things in the same order, such as dimensions."""
+
+    cells: Sequence[str]  # name of each cell
+    strips: Sequence[Strip]
+    indent: int = 0
+
+
 class FirstFitting(msgspec.Struct, frozen=True):
     """The same findings in several forms: the first that fits a screen is shown, or else the last."""
 
@@ -184,4 +200,4 @@ class FirstFitting(msgspec.Struct, frozen=True):
     lines: int = 100
 
 
-ViewPart = Text | Facts | Table | Matrices | WeightMap | Bars | FirstFitting
+ViewPart = Text | Facts | Table | Matrices | WeightMap | Bars | Strips | FirstFitting

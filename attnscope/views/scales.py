@@ -138,6 +138,18 @@ def scale_for(stage: str, matrix: Matrix) -> Scale:
     return Scale(-largest, largest, signed=True)
 
 
+def shares_of_largest(values: Sequence[float]) -> list[float]:
+    """Return bars of numbers: shares of the largest size, from −1 to 1."""
+    largest = max(map(abs, values), default=0.0) or 1.0
+    return [value / largest for value in values]
+
+
+def strip_scale(values: Sequence[float]) -> Scale:
+    """Return the scale of a strip: from its largest number, both ways."""
+    largest = max((abs(value) for value in values), default=0.0)
+    return Scale(-largest, largest, signed=True)
+
+
 def on_ramp(stops: str, place: float) -> list[int]:
     """Return red, green and blue at a place from 0 to 1 between evenly spaced stops, `rrggbb` each."""
     colours = [bytes.fromhex(stop) for stop in stops.split()]

@@ -16,6 +16,8 @@ from attnscope.findings.ablation import (
     TokenChange,
 )
 from attnscope.findings.provenance import MaskUse
+from attnscope.studies.present import present
+from attnscope.views import parts
 from tests.helpers.sample_reports import HOSTILE, tokens
 from tests.helpers.sample_surveys import made
 from tests.helpers.screens import draw
@@ -119,3 +121,15 @@ def test_options_that_change_nothing_are_not_recommended(hows, edges, expected):
     (line,) = [line for line in shown.splitlines() if line.startswith("more")]
     assert line.removeprefix("more     ").split(" · ")[: len(expected)] == expected
     assert line.removeprefix("more     ").split(" · ")[len(expected)] == "--at TOKEN"
+
+
+@pytest.mark.parametrize("unit", ["head", "layer", "edge"])
+def test_effects_are_ranked_bars_as_long_as_they_are_large(unit):
+    """In every view, as a part of the table: the largest effect is a full bar."""
+    found = survey(unit)
+    tables = [part for part in present(found) if isinstance(part, parts.Table) and part.bars is not None]
+    effects = np.sort(found.effects[0].effect.astype(np.float64))[::-1]
+    assert [table.heading for table in tables] == [unit]
+    assert tables[0].bars == pytest.approx((effects / effects[0]).tolist())
+    lengths = [line.count("█") for line in draw(found, 120).splitlines() if re.search(r"L\d.*█$", line)]
+    assert lengths[0] == max(lengths) and lengths == sorted(lengths, reverse=True)

@@ -22,6 +22,7 @@ from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
+from attnscope.views.scales import shares_of_largest
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
@@ -226,7 +227,8 @@ def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings
             columns.append(Column("hidden", [sized(effects.hidden[n], digits) for n in order]))
     columns.append(Column("weight", [sized(survey.weights[n], digits) for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
-    return Table(survey.unit, columns, labels=[_label(survey, n) for n in order])
+    bars = shares_of_largest(survey.effects[0].effect[order].tolist())
+    return Table(survey.unit, columns, labels=[_label(survey, n) for n in order], bars=bars)
 
 
 def _columns(survey: EffectSurvey) -> list[str]:

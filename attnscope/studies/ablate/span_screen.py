@@ -10,6 +10,7 @@ from attnscope.studies.screens.spans import spell_run
 from attnscope.studies.study import Listing
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
+from attnscope.views.scales import shares_of_largest
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
 
@@ -74,7 +75,9 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
             columns.append(Column(f"{name}{end}", cells, look))
     columns.append(Column("weight", [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
-    return Table("span", columns, labels=[untrusted(survey.span_names[n]) for n in order])
+    ranked = survey.effects[0]
+    bars = shares_of_largest([float((ranked.effect if ranked.loss is None else ranked.loss)[n]) for n in order])
+    return Table("span", columns, labels=[untrusted(survey.span_names[n]) for n in order], bars=bars)
 
 
 def _meanings(survey: EffectSurvey) -> list[str]:

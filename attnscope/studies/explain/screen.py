@@ -10,6 +10,7 @@ from attnscope.studies.explain.screen_rows import (
     cell_parts,
     in_one_line,
     key_parts,
+    product_strips,
     scaled_parts,
     score_grid,
     softmax_grid,
@@ -46,6 +47,7 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
     between = " " if random else "  "  # the badge ends with a blank
     chosen = (Span(between), *untrusted(e.chosen)) if e.chosen and not settings.data_only else ()
     yield paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen))
+    yield from _answer(e, settings)
     yield from _inputs(e, settings)
     yield from _query_and_keys(e, axis, settings)
     yield from _scores(e, axis, settings)
@@ -53,7 +55,6 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
     yield from _weights(e, axis, settings)
     yield from _output(e, axis, settings)
     yield from _rest_of_layer(e, settings)
-    yield from _cells(e, settings)
     yield GAP
     yield notes(e.notes)
     more = ["--key WORD (another cell)", "--layer N --head N", "--top K (more keys)", "--json (every number)"]
@@ -179,12 +180,14 @@ def _rest_of_layer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPa
     yield from _check(e.check("layer output"))
 
 
-def _cells(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
-    """Show each cell's way from score to contribution, on one line."""
-    if not e.fully_masked:
-        yield from _title(8 if e.rest_of_layer else 7, "in one line", ())
-        for cell in e.cells:
-            yield in_one_line(e, cell, settings)
+def _answer(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Show each cell's way from score to contribution, and its score as a sum over dimensions."""
+    if e.fully_masked:
+        return
+    for cell in e.cells:
+        yield GAP
+        yield in_one_line(e, cell, settings)
+        yield from product_strips(e, cell, settings)
 
 
 def _title(step: int, title: str, caption: Spans) -> Iterator[ViewPart]:

@@ -8,7 +8,7 @@ from attnscope.findings.arrays import Floats
 from attnscope.findings.explain import ExplainedCell, Explanation, Part
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import NO_WEIGHT, column_texts, digits_for, number_text, scale_text, written
-from attnscope.views.parts import Column, Table, Text, ViewPart, paragraph
+from attnscope.views.parts import Column, Strip, Strips, Table, Text, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, ours, token_span
 
@@ -78,6 +78,26 @@ def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -
     columns.append(Column("adds" if bands else "q × k", column_texts(products, settings.precision)))
     columns.append(Column("so far", column_texts(sums, settings.precision), "dim"))
     yield Table("pair" if bands else "dimension", columns, labels=labels)
+
+
+def product_strips(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present q, k, their products and the running sum, dimension by dimension, as cells of colour."""
+    if len(cell.parts) < 2:
+        return
+    bands = any(part.wavelength is not None for part in cell.parts)
+    products = [part.product for part in cell.parts]
+    sums = np.cumsum(products).tolist()
+    strips = [Strip("q × k", products), Strip("so far", sums, ours(number_text(sums[-1], settings.precision)))]
+    if not bands:
+        strips = [
+            Strip("q", [part.q[0] for part in cell.parts]),
+            Strip("k", [part.k[0] for part in cell.parts]),
+            *strips,
+        ]
+    kind = "rotated pairs of dimensions" if bands else "dimensions"
+    caption = f"{len(products)} {kind}, the largest product first; each line has its own scale"
+    yield Strips([f"dim {', '.join(map(str, part.dims))}" for part in cell.parts], strips, indent=1)
+    yield paragraph(ours(caption, "dim"), indent=1, remark=True)
 
 
 def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:

@@ -11,7 +11,7 @@ from typing import Any
 from attnscope.base.errors import FIGURES, PDF, AttnscopeError
 from attnscope.views import parts
 from attnscope.views.figure.canvas import MARGIN, Canvas
-from attnscope.views.figure.matrices import draw_map, draw_matrices
+from attnscope.views.figure.matrices import draw_map, draw_matrices, draw_strips
 from attnscope.views.figure.tables import draw_bars, draw_facts, draw_table, draw_text
 from attnscope.views.spans import ours
 
@@ -49,6 +49,7 @@ DRAWN: dict[type, Callable[[Canvas, Any], object]] = {
     parts.Matrices: draw_matrices,
     parts.WeightMap: draw_map,
     parts.Bars: draw_bars,
+    parts.Strips: draw_strips,
     # A figure has no end of the screen, so the first form fits.
     parts.FirstFitting: lambda canvas, findings: _draw(canvas, findings.forms[0]),
 }

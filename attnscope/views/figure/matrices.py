@@ -21,8 +21,8 @@ from attnscope.views.figure.labels import (
 )
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.numbers import MASKED, NO_WEIGHT
-from attnscope.views.parts import SHARES, WEIGHTS, Matrices, Panel, WeightMap
-from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells
+from attnscope.views.parts import SHARES, WEIGHTS, Matrices, Panel, Strips, WeightMap
+from attnscope.views.scales import LogScale, Scale, pool_largest, pooled_cells, strip_scale
 from attnscope.views.spans import Span, Spans, ours
 
 # Largest number of cells of a matrix whose numbers are written.
@@ -222,6 +222,23 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
     description = f"{panels[0].name}, logarithmic; hatched: exactly zero" if logarithmic else panels[0].name
     cell = pooled_cells(shape, rows, columns, of_map=logarithmic)
     draw_legend(canvas, scale, *ends, f"{description}: queries are rows, keys are columns{cell}")
+
+
+def draw_strips(canvas: Canvas, strips: Strips) -> None:
+    """Draw lines of cells below each other."""
+    x = MARGIN + 12 * strips.indent + max(text_width(strip.name, SMALL) for strip in strips.strips) + 8
+    ends = max(spans_width(strip.end, SMALL) for strip in strips.strips)
+    cell = min(_CELL, (WIDTH - MARGIN - x - ends - 6) / len(strips.cells))
+    for strip in strips.strips:
+        scale = strip_scale(strip.values)
+        canvas.y += 3
+        base = canvas.y + _CELL * 0.5 + SMALL * 0.35
+        canvas.text(x - 6, base, ours(strip.name, "dim"), size=SMALL, anchor="end")
+        canvas.cells(x, canvas.y, (cell, _CELL), [[_colour(scale, value) for value in strip.values]], apart=False)
+        canvas.frame(x, canvas.y, cell * len(strip.values), _CELL)
+        canvas.text(x + cell * len(strip.values) + 6, base, strip.end, size=SMALL)
+        canvas.y += _CELL
+    canvas.y += 4
 
 
 def draw_map(canvas: Canvas, pooled: WeightMap) -> None:

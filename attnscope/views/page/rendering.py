@@ -8,10 +8,10 @@ import numpy as np
 
 from attnscope.views import parts
 from attnscope.views.axes import Axis
-from attnscope.views.numbers import MASKED
+from attnscope.views.numbers import MASKED, number_text
 from attnscope.views.page.container import Container
 from attnscope.views.page.elements import Element, element, hidden_heading, meter, plain, scrolling, spans_of, text_of
-from attnscope.views.scales import LogScale
+from attnscope.views.scales import LogScale, strip_scale
 
 Node = dict[str, Any] | Element
 # Width of an indentation in rem.
@@ -201,6 +201,22 @@ def _bars_of_row(
     return lines
 
 
+def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
+    """Return lines of cells, each of which says its number to a pointer."""
+    lines = []
+    for strip in strips.strips:
+        largest = strip_scale(strip.values).high or 1.0
+        cells = []
+        for name, value in zip(strips.cells, strip.values, strict=True):
+            share = f"{abs(value) / largest * 100:.0f}%"
+            colour = f"color-mix(in srgb,var(--{'bar' if value > 0 else 'less'}) {share},transparent)"
+            said = f"{name}: {number_text(value, 4)}"
+            cells.append(element("span", title=said, style={"background": colour}))
+        drawn = element("span", *cells, look="cells", aria_hidden="true")
+        lines.append(element("div", element("span", strip.name, look="dim"), drawn, *spans_of(strip.end)))
+    return [element("div", *lines, look="strips", style=_indented(strips.indent))]
+
+
 Drawing = Callable[[Any, Container], Sequence[Node]]
 DRAWN: dict[type, Drawing] = {
     parts.Text: _text,
@@ -209,6 +225,7 @@ DRAWN: dict[type, Drawing] = {
     parts.Matrices: _panels,
     parts.WeightMap: _map,
     parts.Bars: _bars,
+    parts.Strips: _strips,
     # The first form: a page has no end.
     parts.FirstFitting: lambda fitting, container: render(fitting.forms[0], container),
 }

@@ -18,6 +18,7 @@ from attnscope.views.terminal.heat import draw_heat
 from attnscope.views.terminal.map import draw_map
 from attnscope.views.terminal.matrices import draw_matrices
 from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.strips import draw_strips
 from attnscope.views.terminal.table import draw_table
 from attnscope.views.terminal.text import draw_facts, draw_text
 
@@ -86,5 +87,6 @@ DRAWN: dict[type, Callable[[Screen, Any], None]] = {
     parts.Matrices: lambda screen, matrices: (draw_heat if matrices.heat else draw_matrices)(screen, matrices),
     parts.WeightMap: draw_map,
     parts.Bars: draw_bars,
+    parts.Strips: draw_strips,
     parts.FirstFitting: _draw_first_fitting,
 }

@@ -1,0 +1,82 @@
+"""q, k and their products as cells of colour: every cell in every view against numbers of the explanation."""
+
+import re
+
+import numpy as np
+import pytest
+
+from attnscope.studies.present import present
+from attnscope.views import parts
+from attnscope.views.page.container import Container
+from attnscope.views.page.rendering import render
+from tests.helpers.sample_explanations import explanation
+from tests.helpers.screens import draw, read_number
+from tests.views.test_figure import ORANGE_BLUE, grids, parsed, places
+
+SHADES = " ░▒▓█"
+
+
+def expected(made):
+    """q, k, their products and the running sum of every explained cell, by falling size of the product."""
+    for cell in made.cells:
+        q = np.array(made.query_steps[-1].values, dtype=np.float64)
+        k = np.array(cell.key_steps[-1].values, dtype=np.float64)
+        order = np.argsort(-np.abs(q * k), kind="stable")
+        yield {"q": q[order], "k": k[order], "q × k": (q * k)[order], "so far": np.cumsum((q * k)[order])}
+
+
+def strips_of(made):
+    return [part for part in present(made) if isinstance(part, parts.Strips)]
+
+
+def test_strips_are_products_of_query_and_key_and_end_with_the_score():
+    made = explanation()
+    found = strips_of(made)
+    assert len(found) == len(made.cells) > 0
+    for strips, cell, rows in zip(found, made.cells, expected(made), strict=True):
+        assert [strip.name for strip in strips.strips] == list(rows)
+        for strip in strips.strips:
+            np.testing.assert_allclose(strip.values, rows[strip.name], rtol=1e-5, atol=1e-6)
+        assert strips.strips[-1].values[-1] == pytest.approx(cell.score, abs=1e-4)
+        assert read_number(strips.strips[-1].end[0].text) == pytest.approx(cell.score, abs=0.006)
+
+
+def test_the_answer_is_above_the_steps():
+    shown = draw(explanation(), 100)
+    assert shown.index("= weight") < shown.index("so far") < shown.index("1  what enters")
+    assert "in one line" not in shown
+
+
+def test_without_colours_a_cell_is_a_sign_and_a_shade():
+    made = explanation()
+    lines = draw(made, 100).split("\n")
+    (rows,) = list(expected(made))[:1]
+    for name, values in rows.items():
+        line = next(line for line in lines if line.strip().startswith(f"{name} "))
+        cells = line[line.index(name) + len("so far  ") :]
+        for n, value in enumerate(values):
+            size = min(4, int(abs(value) / np.abs(values).max() * 5))
+            sign = "+" if value > 0 else "−"
+            assert cells[2 * n : 2 * n + 2].ljust(2) == ("  " if not size else sign + SHADES[size]), (name, n)
+
+
+def test_what_does_not_fit_is_counted():
+    line = next(line for line in draw(explanation(), 30).split("\n") if "q × k" in line)
+    cells, more = re.search(r"q × k +(.*?) … (\d+) more", line).groups()
+    assert len(cells) <= 2 * (len(next(expected(explanation()))["q"]) - int(more))
+    assert len(line) <= 30
+
+
+def test_figures_and_pages_have_the_same_cells():
+    made = explanation()
+    drawn = [grid for grid in grids(parsed(made)) if len(grid) == 1]
+    titles = re.findall(r"'title': '(dim [\d, ]+): ([^']+)'", str(list(render(strips_of(made), Container()))))
+    rows = [values for cell in expected(made) for values in cell.values()]
+    assert len(drawn) == len(rows)
+    for grid, values in zip(drawn, rows, strict=True):
+        for colour, value in zip(grid[0], values, strict=True):
+            assert places(colour, ORANGE_BLUE) == pytest.approx((value / np.abs(values).max() + 1) / 2, abs=0.012)
+    numbers = [value for values in rows for value in values]
+    assert len(titles) == len(numbers)
+    for (_, said), value in zip(titles, numbers, strict=True):
+        assert read_number(said) == pytest.approx(value, rel=1e-3, abs=1e-4)
