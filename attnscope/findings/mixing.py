@@ -32,6 +32,8 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             each channel, of their geometric mean. Null if it does not decay.
         write: How strongly the token is written to the state: β of the delta rule, the step Δ of Mamba; null in a layer
             that writes every token as it is.
+        direct: q·k times decay and write strength: M before the delta rule takes away what the state holds, and without
+            what Mamba adds of the token itself. Absent unless a single row is shown.
         pooled: A map that replaces the matrix of a long text. Its numbers are shares of |M|.
     """
 
@@ -49,6 +51,7 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     by: str = "weight"
     left_out: list[LeftOut] = []
     matrix: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
+    direct: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
     pooled: Pooled | None = None
 
     def axis_lengths(self) -> dict[str, int]:

@@ -16,7 +16,7 @@ it meets the state before a chunk is a vector of E numbers, so a row costs T·E,
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
 
@@ -91,6 +91,10 @@ class HeadMixing:
     delta: bool
     skip: float | None
 
+    def direct(self) -> "HeadMixing":
+        """Return the same without what the delta rule takes away and without the skip: decayed products alone."""
+        return replace(self, delta=False, skip=None)
+
     def rows(self, rows: Sequence[int], chunk: int = CHUNK) -> Tensor:
         """Return rows of M, ascending, (R, T)."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.k.device)
@@ -98,7 +102,7 @@ class HeadMixing:
         carried = self.k.new_zeros(len(rows), self.k.shape[1])  # what is left of each query behind the chunk
         stop = rows[-1] + 1 if rows else 0
         for start in reversed(range(0, stop, chunk)):
-            end = min(start + chunk, stop)
+            end = min(start + chunk, len(self.k))
             part = self._chunk(start, end)
             first = bisect_left(rows, start)
             later = bisect_left(rows, end)
@@ -108,7 +112,7 @@ class HeadMixing:
             carried[first:later] = self.q[index[first:later]] * part.decay[index[first:later] - start]
             carried[later:] *= part.decay[-1]
             if self.delta:
-                carried[first:] -= weights @ (part.decay * part.k)
+                carried[first:] -= weights @ part.erasing
         if self.skip is not None:
             matrix[torch.arange(len(rows), device=index.device), index] += self.skip
         return matrix
@@ -119,7 +123,17 @@ class HeadMixing:
         for start in range(0, len(rows), size):
             yield rows[start : start + size], self.rows(rows[start : start + size])
 
+    @cached_property
+    def _chunks(self) -> "dict[tuple[int, int], _Chunk]":
+        """Chunks that blocks of rows have in common; a few times as large as the keys."""
+        return {}
+
     def _chunk(self, start: int, end: int) -> "_Chunk":
+        if (start, end) not in self._chunks:
+            self._chunks[start, end] = self._make_chunk(start, end)
+        return self._chunks[start, end]
+
+    def _make_chunk(self, start: int, end: int) -> "_Chunk":
         write = self.k.new_ones(end - start) if self.write is None else self.write[start:end]
         log_decay = self.log_decay[start:end]
         log_decay = (log_decay.double() if has_float64(log_decay.device) else log_decay).cumsum(0)
@@ -142,9 +156,29 @@ class _Chunk:
         """Decay of the state before the chunk up to each token."""
         return self.log_decay.to(self.k.dtype).exp()
 
+    @cached_property
+    def erasing(self) -> Tensor:
+        """Keys as the state before the chunk meets them, (C, E)."""
+        return self.decay * self.k
+
+    @cached_property
+    def reading(self) -> Tensor:
+        """Keys as the state behind the chunk holds them, (E, C)."""
+        return ((self.log_decay[-1] - self.log_decay).to(self.k.dtype).exp() * self.k).T.contiguous()
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """Inverse of the triangular system of what each token takes away of the tokens before, (C, C)."""
+        size = len(self.k)
+        # the diagonal stands for 1
+        system = self._products(self.k * self.write[:, None], torch.arange(size, device=self.k.device))
+        unit = torch.eye(size, dtype=system.dtype, device=system.device)
+        solved: Tensor = torch.linalg.solve_triangular(system, unit, upper=False, unitriangular=True)
+        return solved
+
     def read_behind(self, carried: Tensor) -> Tensor:
         """Return the products of keys with queries behind the chunk, of which `carried` is left, (R, C)."""
-        return carried @ ((self.log_decay[-1] - self.log_decay).to(self.k.dtype).exp() * self.k).T
+        return carried @ self.reading
 
     def read_inside(self, q: Tensor, rows: Tensor) -> Tensor:
         """Return the products of keys with queries inside the chunk, decayed from key to query; 0 for later keys."""
@@ -154,11 +188,7 @@ class _Chunk:
         """Take away what the delta rule does."""
         if not self.delta:
             return scores
-        inside = torch.arange(len(self.k), device=self.k.device)
-        # the diagonal is taken as 1
-        system = self._products(self.k * self.write[:, None], inside)
-        solved: Tensor = torch.linalg.solve_triangular(system, scores, upper=False, left=False, unitriangular=True)
-        return solved
+        return scores @ self.inverse
 
     def _products(self, vectors: Tensor, places: Tensor) -> Tensor:
         """Return products of keys with vectors at places of the chunk, decayed; 0 for keys behind them."""

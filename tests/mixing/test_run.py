@@ -3,6 +3,7 @@
 import csv
 import inspect
 import json
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -60,7 +61,24 @@ class Layer:
         else:
             self.write = torch.nn.functional.softplus(bound["dt"] + bound["dt_bias"]).transpose(1, 2).numpy()
             log_decay = bound["A"] * torch.tensor(self.write).transpose(1, 2)
+        self.skip = bound["D"].numpy() if "D" in bound else None
+        self.bound = bound
         self.half_life = -np.log(2) / log_decay.transpose(1, 2).numpy()
+
+    def direct(self, head, query):
+        """q·k times decay and write strength, of one row of the first text, in float64."""
+        if "g" in self.bound:
+            q, k = (self.bound[name][0].double().numpy() for name in ("query", "key"))
+            groups = self.write.shape[1] // q.shape[1]
+            q, k = (x[:, head // groups] / np.linalg.norm(x[:, head // groups], axis=-1, keepdims=True) for x in (q, k))
+            q = q / np.sqrt(q.shape[-1])
+            log_decay = self.bound["g"][0].double().numpy()[:, head].reshape(len(q), -1)
+        else:
+            q, k = (self.bound[name][0, :, 0].double().numpy() for name in ("C", "B"))
+            log_decay = (self.write[0, head] * float(self.bound["A"][head]))[:, None].astype(np.float64)
+        passed = np.cumsum(log_decay, 0)
+        row = [(q[query] * k[key] * np.exp(passed[query] - passed[key])).sum() for key in range(query + 1)]
+        return np.pad(np.array(row) * self.write[0, head, : query + 1], (0, len(q) - query - 1))
 
 
 def reference(folder, model_type, tokens):
@@ -160,6 +178,31 @@ def test_rows_and_columns_are_parts_of_the_whole_matrix(folders):
     np.testing.assert_allclose(part.mixing.matrix[0, 0], whole.mixing.matrix[0, row, [0, 3]], rtol=1e-6)
     np.testing.assert_array_equal(part.mixing.keys[0, 0], whole.mixing.keys[0, row])
     np.testing.assert_allclose(part.mixing.size[0, 0], whole.mixing.size[0, row], rtol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "kimi_linear", "granitemoehybrid"])
+def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(folders, model_type, capsys):
+    """Decayed products, from the arguments of transformers' function; D of the own token is what Mamba adds."""
+    folder = folders(model_type)
+    report = run(folder, layer=0, head=2, query="river", top=2)
+    (text,) = report.texts
+    (query,) = text.queries
+    layer = reference(folder, model_type, ids_of(report))[0]
+    direct = text.mixing.direct[0, 0]
+    close(direct, layer.direct(2, query))
+    rest = text.mixing.matrix[0, 0] - direct
+    if model_type == "granitemoehybrid":
+        np.testing.assert_allclose(rest, np.where(np.arange(len(rest)) == query, layer.skip[2], 0), atol=1e-5)
+    else:
+        assert np.abs(rest[:query]).max() > 1e-3 * np.abs(direct).max()
+        assert abs(rest[query]) < 1e-6
+    assert main(["run", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "river"]) == 0
+    out = capsys.readouterr().out
+    name = {"granitemoehybrid": "q·k Γ Δ", "qwen3_next": "q·k Γ β", "kimi_linear": "q·k Γ β"}[model_type]
+    assert f"M = {name} + {'skip' if 'granite' in model_type else 'delta rule'}" in " ".join(out.split())
+    for token, *numbers in re.findall(r"^ +\d+ (\S+) +(\S+) +(\S+) +(\S+) +\d", out, re.MULTILINE)[: query + 1]:
+        first, second, total = (float(number.replace("−", "-")) for number in numbers)
+        assert total == pytest.approx(first + second, abs=0.02), token
 
 
 def test_by_value_ranks_by_the_norm_of_what_is_read_and_special_tokens_may_be_left_out(folders):

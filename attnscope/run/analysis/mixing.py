@@ -40,7 +40,8 @@ class LayerRecorder:
         self._layer = layer
         self._heads = heads
         self._check = check
-        self.names = (*_VECTORS, *_RANKED, *(("matrix",) if run.stages else ()))
+        single = bool(run.stages) and all(len(text.queries) == 1 for text in texts)
+        self.names = (*_VECTORS, *_RANKED, *(("matrix",) if run.stages else ()), *(("direct",) if single else ()))
         if any(text.pool for text in texts):
             self.names += ("pooled",)
         self.units: list[HeadRef] = []
@@ -67,6 +68,8 @@ class LayerRecorder:
                 vectors["write"] = write.numpy()
                 for name, values in (self._rows(text, one, norms) | self._vectors(text, vectors)).items():
                     arrays[name].append(values)
+                if "direct" in self.names:
+                    arrays["direct"].append(one.direct().rows(text.queries)[:, text.keys].cpu().numpy())
                 if "pooled" in self.names:
                     arrays["pooled"].append(self._pooled(text, one))
             self.kept.append(arrays)
@@ -106,9 +109,8 @@ class LayerRecorder:
         """Return the shown rows, their sums and their strongest sources."""
         eligible = _eligible(text.tokens, special=self._run.special)
         count = min(self._run.top, len(text.tokens))
-        blocks: dict[str, list[Tensor]] = {
-            name: [] for name in self.names if name not in ("half_life", "write", "pooled")
-        }
+        elsewhere = ("half_life", "write", "pooled", "direct")
+        blocks: dict[str, list[Tensor]] = {name: [] for name in self.names if name not in elsewhere}
         for rows, on_device in one.blocks(text.queries):
             self._check()
             block = on_device.cpu()

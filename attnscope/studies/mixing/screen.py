@@ -13,7 +13,7 @@ from attnscope.studies.screens.contributors import fitted
 from attnscope.studies.screens.header import RANDOM_WEIGHTS
 from attnscope.studies.screens.overview import weight_map
 from attnscope.views.axes import token_axis
-from attnscope.views.numbers import NO_WEIGHT, Digits, column_texts, digits_for
+from attnscope.views.numbers import NO_WEIGHT, Digits, column_texts, digits_for, written
 from attnscope.views.parts import GAP, Bar, Bars, Column, Matrices, Panel, Table, ViewPart, paragraph
 from attnscope.views.scales import Scale, scale_for
 from attnscope.views.settings import DisplaySettings
@@ -29,6 +29,8 @@ _FORMULAS = {
     "mamba": "M = tril(CBᵀ⊙Γ) Δ + D",
     "lightning": "M = tril(QKᵀ⊙Γ)",
 }
+# what stands beside the decayed products of a row
+_RESTS = {"gated delta": "delta rule", "kimi delta": "delta rule", "mamba": "skip"}
 _MOST_OF_LAYER = 3  # heads that are drawn one below another
 SHARE = "share of |M|"  # name of the numbers of thumbnails and maps
 
@@ -98,39 +100,47 @@ def _panel(text: TextReport, mixing: Mixing, matrix: Matrix, unit: int, settings
 
 def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the only row as a list: a line for each key that it can read, of a long text for the strongest."""
-    query = text.queries[0]
-    sizes = np.where(np.array(text.keys) > query, -1.0, np.abs(row.astype(np.float64)))
-    listed = [n for n, size in enumerate(sizes) if size >= 0]
+    sizes = np.where(np.array(text.keys) > text.queries[0], -1.0, np.abs(row.astype(np.float64)))
+    readable = np.flatnonzero(sizes >= 0)
+    listed = readable.tolist()
     if len(listed) > LISTED and settings.brief:
         listed = np.argsort(-sizes, kind="stable")[:LISTED].tolist()
-    omitted = int((sizes >= 0).sum()) - len(listed)
-    shares = sizes / (float(mixing.size[unit, 0]) or 1.0)
-    columns = [Column("M", _listed(row, listed, settings)), Column("share", _listed(shares, listed, settings))]
+    others = np.setdiff1d(readable, listed)
+    parts = _parts(mixing, row, unit)
+    terms = {name: _with_others(values, listed, others) for name, values in (*parts.items(), ("M", row))}
+    digits = digits_for(np.array([*terms.values()]), settings.precision)
+    columns = [Column(name, written(values, digits)) for name, values in terms.items()]
+    shares = _with_others(sizes / (float(mixing.size[unit, 0]) or 1.0), listed, others)
+    columns.append(Column("share", column_texts(shares, settings.precision)))
     ranked = dict(zip(mixing.keys[unit, 0].tolist(), mixing.value[unit, 0].tolist(), strict=True))
-    values = [ranked.get(text.keys[n]) for n in listed]
-    bars = (row[listed] / (float(np.abs(row).max()) or 1.0)).tolist()
-    if omitted:
-        left = np.setdiff1d(np.flatnonzero(sizes >= 0), listed)
-        columns = [
-            Column(column.heading, [*column.cells, _listed(values, [0], settings)[0]])
-            for column, values in zip(columns, ([row[left].sum()], [shares[left].sum()]), strict=True)
-        ]
-        values.append(None)
-        bars.append(None)
-    if any(value is not None for value in values):
-        columns.append(Column("|M|·‖v‖", column_texts(values, settings.precision)))
-    keys = token_axis("key", text.sources, text.keys)
-    formula = ours(f"{_FORMULAS[mixing.kinds[unit]]}; share: of all |M| of the row")
+    contributions = [ranked.get(text.keys[n]) for n in listed] + [None] * (others.size > 0)
+    if any(value is not None for value in contributions):
+        columns.append(Column("|M|·‖v‖", column_texts(contributions, settings.precision)))
+    largest = float(np.abs(row).max()) or 1.0
+    bars = [*(row[listed] / largest).tolist(), *[None] * (others.size > 0)]
+    sums = f"; M = {' + '.join(parts)}" if parts else ""
+    formula = ours(f"{_FORMULAS[mixing.kinds[unit]]}{sums}; share: of all |M| of the row")
     which = f"the {LISTED} keys with the largest |M|; {settings.named('--key', 'key')} selects others"
-    yield GAP
     queries = token_axis("query", text.tokens, text.queries)
-    yield from row_table(queries, keys.select(listed), columns, bars, [formula], omitted, which)
+    keys = token_axis("key", text.sources, text.keys).select(listed)
+    yield GAP
+    yield from row_table(queries, keys, columns, bars, [formula], others.size, which)
     yield GAP
     yield from _rows(text, mixing, unit, settings)
 
 
-def _listed(values: Array | Sequence[float], indices: Sequence[int], settings: DisplaySettings) -> list[str]:
-    return column_texts([float(values[n]) for n in indices], settings.precision)
+def _parts(mixing: Mixing, row: Array, unit: int) -> dict[str, Array]:
+    """Return what a row is the sum of: what is read directly, and what the delta rule takes away or a skip adds."""
+    rest = _RESTS.get(mixing.kinds[unit])
+    if mixing.direct is None or rest is None:
+        return {}
+    direct = mixing.direct[unit, 0]
+    return {f"q·k Γ {WRITES[mixing.kinds[unit]]}": direct, rest: row - direct}
+
+
+def _with_others(values: Array, listed: Sequence[int], others: Array) -> list[float]:
+    """Return the numbers of listed keys, and the sum of the others if there are any."""
+    return [float(value) for value in values[[*listed]]] + [float(values[others].sum())] * (others.size > 0)
 
 
 def _cells(text: TextReport, matrix: Matrix, digits: Digits) -> list[list[str]]:
