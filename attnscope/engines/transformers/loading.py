@@ -5,7 +5,7 @@ randomly.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     if predicting is not None:
         prefix = next(name for name, module in model.named_modules() if module is base)
         outside = {name for name in missing if not name.startswith(f"{prefix}.")}
-    notes = _check_loaded(info, missing - outside, folder)
+    notes = _check_loaded(model, kind.prefix, info, missing - outside, folder)
     inspected = inspect_model(base, folder.path, notes)
     return inspected if predicting is None or outside else replace(inspected, predicting=model)
 
@@ -187,12 +187,30 @@ def _computed(model: Any) -> set[str]:
     return {f"{name}.weight" for name, module in computing if torch.equal(module.weight, module.create_weight())}
 
 
-def _check_loaded(info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:
+def _part_without_tensors(missing: Sequence[str], prefix: str, folder: Folder) -> str:
+    """Return the first module, the largest if several are nested, of which the folder has no tensor; empty for none."""
+    if missing and prefix and not any(name.startswith(prefix) for name in folder.tensors):
+        return prefix.rstrip(".")
+    held = {part for name in folder.tensors for part in name.split(".")}
+    return next((part for name in missing for part in name.split(".")[:2] if part not in held), "")
+
+
+def _check_loaded(model: Any, prefix: str, info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:
     """Refuse weights that transformers would initialise at random; note unused ones."""
     missing = sorted(name for name in lacking if not _AFTER.fullmatch(name))
+    named = folder.config.get("architectures")
+    written = named[0] if isinstance(named, list) and len(named) == 1 else None
+    if part := _part_without_tensors(missing, prefix, folder):
+        message = f"there are no tensors of '{part}', which {type(model).__name__} needs"
+        hint = f"attnscope opens a whole {type(model).__name__}"
+        if written is not None:
+            message = f"holds {written}: {message}"
+        raise AttnscopeError(message, where=folder.path, hint=hint)
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         hint = "transformers would initialize it randomly; download the checkpoint again"
+        if written not in (None, type(model).__name__):
+            hint = f"{type(model).__name__} would initialize it randomly; the folder holds {written}"
         raise AttnscopeError(f"the tensor '{missing[0]}'{more} is missing", where=folder.path, hint=hint)
     if info.get("mismatched_keys"):
         name = str(sorted(map(str, info["mismatched_keys"]))[0])

@@ -75,9 +75,11 @@ def check_own_code(folder: Folder, kind: ModelClass, *, trusted: bool) -> tuple[
     """Return notes on code that the config names and that is not run; see `families.trust.check_trust`."""
     native = FAMILIES.get(str(folder.config["model_type"]))
     upstreamed = native is None or native.upstreamed
-    module = vars(sys.modules[kind.model.__module__])
+    package = kind.model.__module__.rpartition(".")[0]
+    # BLIP's classes are in two files.
+    modules = [vars(module) for name, module in list(sys.modules.items()) if name.startswith(f"{package}.modeling")]
     older = reference_keys(native.name).classes if native is not None else frozenset[str]()
-    classes = older | {name for name, value in module.items() if isinstance(value, type)}
+    classes = older | {name for module in modules for name, value in module.items() if isinstance(value, type)}
     where = str(folder.config_path)
     return check_trust(folder.config, where, classes, upstreamed=upstreamed, trusted=trusted)
 

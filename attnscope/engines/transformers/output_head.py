@@ -1,6 +1,7 @@
 """The output head of a `transformers` model: the classes that have one, and its logits of hidden states."""
 
 from contextlib import ExitStack
+from inspect import signature
 from typing import Any
 
 import torch
@@ -41,7 +42,13 @@ def base_of(model: Any) -> Any:
     from transformers import PreTrainedModel
 
     inside = [child for child in model.children() if isinstance(child, PreTrainedModel)]
-    return inside[0] if model.base_model is model and is_predicting(model) and len(inside) == 1 else model.base_model
+    if model.base_model is model and is_predicting(model) and len(inside) == 1:
+        return inside[0]
+    base = model.base_model
+    within = [child for child in base.children() if isinstance(child, PreTrainedModel)]
+    # BartForCausalLM holds its decoder in a module that only passes arguments on.
+    passes_on = "input_ids" not in signature(base.forward).parameters
+    return within[0] if passes_on and len(within) == 1 else base
 
 
 def head_kind(model: Any, *, looks_ahead: bool) -> PredictionKind:

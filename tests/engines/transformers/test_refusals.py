@@ -16,8 +16,8 @@ from transformers import AutoModel, LlamaModel
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.engines.transformers import interface
-from tests.families.census import build, text_class
-from tests.helpers.architectures import HIDDEN, NO_TABLE
+from tests.families.census import build, small_config, text_class
+from tests.helpers.architectures import HIDDEN, NO_TABLE, write_tokenizer
 from tests.helpers.hybrids import save_hybrid
 from tests.helpers.transformers_runs import SOURCE, run
 
@@ -116,6 +116,28 @@ def test_without_the_package(folders, monkeypatch):
 def test_missing_weights_are_not_made_up(copied):
     folder = copied("llama", change=lambda t: {n: x for n, x in t.items() if "layers.1.self_attn.q_proj" not in n})
     assert "'layers.1.self_attn.q_proj.weight' is missing" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (
+            transformers.BlipForConditionalGeneration,
+            "holds BlipForConditionalGeneration: there are no tensors of 'text_model'",
+        ),
+        (
+            transformers.SeamlessM4TForTextToText,
+            "no tensors of 'speech_encoder', which SeamlessM4TModel needs; attnscope opens a",
+        ),
+        (transformers.UdopForConditionalGeneration, "UdopModel would initialize it randomly; the folder holds Udop"),
+    ],
+    ids=lambda item: item.__name__ if isinstance(item, type) else "",
+)
+def test_a_folder_of_a_part_of_a_model_says_which_part_is_missing(tmp_path, kind, expected):
+    """These were told to download a checkpoint again that was whole."""
+    kind._from_config(small_config(kind.config_class)).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    assert expected in refused(tmp_path) and "download" not in refused(tmp_path)
 
 
 def test_weights_that_a_class_may_do_without_are_not_made_up_either(copied, monkeypatch):
