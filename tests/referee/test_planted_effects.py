@@ -67,14 +67,7 @@ def _before_the_final_norm() -> Plant:
 
 
 def _edges_add_nothing() -> Plant:
-    replace_ = BatchCuts.replace_
-
-    def without(self: BatchCuts, output: Any) -> None:
-        edges, self._edges = self._edges, []
-        replace_(self, output)
-        self._edges = edges
-
-    return BatchCuts, "replace_", without
+    return BatchCuts, "add_", lambda self, output: None
 
 
 def _patches_of_the_token_before() -> Plant:
