@@ -35,7 +35,7 @@ from tests.helpers.watched_attention import WatchedAttention
 TABLE = Path(__file__).parent.parent.parent / "docs" / "architectures.md"
 TEXT, SHORT = "the bank by the river was old", "the river"
 TOLERANCE = 1e-4  # of float32 after layers of large random weights: another order of sums changes 5e-5
-_SECONDS = 120  # that one type may take
+_SECONDS = 300  # that one type may take
 _MOST_PARAMETERS = 20_000_000
 VOCAB = 128
 # Sizes of fields by their name, the first that fits; a model with fields of other names keeps their defaults.
@@ -223,10 +223,13 @@ def examine(model_type: str) -> Finding:
         return Finding(model_type, "not built", kind.__name__, reason=_said(e))
     finding = Finding(model_type, "right", kind.__name__, "native" if model_type in FAMILIES else "transformers")
     with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        write_tokenizer(Path(folder))
-        # as it is read: sinusoidal positions, for one, are not stored
-        model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+        try:
+            model.save_pretrained(folder)
+            write_tokenizer(Path(folder))
+            # as it is read: sinusoidal positions, for one, are not stored
+            model = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
+        except Exception as e:  # small sizes that its conversion of weights does not take
+            return Finding(model_type, "not built", kind.__name__, reason=_said(e))
         try:
             _compare(model, folder, finding)
         except AttnscopeError as e:
