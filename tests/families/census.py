@@ -28,6 +28,7 @@ import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.families import FAMILIES
 from tests.helpers.architectures import write_tokenizer
+from tests.helpers.hybrids import HYBRIDS
 from tests.helpers.reference_stages import SoftmaxStages
 from tests.helpers.tiny_models import raise_weights
 from tests.helpers.watched_attention import WatchedAttention
@@ -164,11 +165,13 @@ _KIMI = {
                            "full_attn_layers": [2, 4]},
     "num_key_value_heads": 4,
 }  # fmt: skip
+_HYBRID: dict[str, Any] = {}  # the config of a hybrid type that is written by hand
 _CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"num_hidden_layers": 8},
     {"attn_layer_indices": [1, 3], "layer_group_size": 2, "full_attention_interval": 2},
     {"num_key_value_heads": 4},
+    {"sliding_window": 4},
     {"layer_types": ["mamba", "attention"] * 2},
     {"layer_types": ["linear_attention", "full_attention"] * 2, "num_key_value_heads": 4},
     {"layer_types": ["conv", "full_attention"] * 2},
@@ -189,9 +192,12 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
     config_class = hf.CONFIG_MAPPING[model_type]
     built = None
     reason: Exception = ValueError("no config")
-    for changes in _CHANGES:
+    for changes in (_HYBRID, *_CHANGES) if model_type in HYBRIDS else _CHANGES:
         try:
-            config = small_config(config_class, **{**changes, **settings})
+            if changes is _HYBRID:
+                config = config_class(**HYBRIDS[model_type])
+            else:
+                config = small_config(config_class, **{**changes, **settings})
             with torch.device("meta"):
                 count = sum(p.numel() for p in kind._from_config(config, attn_implementation="eager").parameters())
             if count > _MOST_PARAMETERS:
