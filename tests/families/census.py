@@ -149,13 +149,16 @@ def small_config(config_class: Any, **changes: Any) -> Any:
     if "qk_rope_head_dim" in chosen:
         chosen.pop("head_dim", None)  # follows from the parts of a head (latent attention)
     table = fields.get("rope_parameters")
-    if not (isinstance(table, dict) and table.get("rope_type") == "default"):  # such as the axial one of images
+    if table and not (
+        isinstance(table, dict) and table.get("rope_type") == "default"
+    ):  # such as the axial one of images
         changes = {name: value for name, value in changes.items() if name != "rope_parameters"}
     chosen |= {name: value for name, value in changes.items() if name in attributes}
     return config_class(**chosen)
 
 
 _ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
+_PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _HALF_ROPE = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 0]},
     "num_key_value_heads": 4,
@@ -172,6 +175,9 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"attn_layer_indices": [1, 3], "layer_group_size": 2, "full_attention_interval": 2},
     {"num_key_value_heads": 4},
     {"sliding_window": 4},
+    {"num_experts_per_tok": 1},
+    {"attention_types": [[["global", "local"], 2]]},
+    {"rope_parameters": dict.fromkeys(("full_attention", "sliding_attention"), _PLAIN_ROPE)},
     {"layer_types": ["mamba", "attention"] * 2},
     {"layer_types": ["linear_attention", "full_attention"] * 2, "num_key_value_heads": 4},
     {"layer_types": ["conv", "full_attention"] * 2},
@@ -216,13 +222,14 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
 
 def examine(model_type: str) -> Finding:
     """Build a type, and compare what attnscope shows of it."""
-    config_class = hf.CONFIG_MAPPING[model_type]
     try:
+        config_class = hf.CONFIG_MAPPING[model_type]
         kind = text_class(config_class)
-    except ValueError as e:  # transformers names a class that it does not have
+        takes = getattr(kind, "main_input_name", "no text")
+    except Exception as e:  # transformers names a class that it does not have, or that needs another package
         return Finding(model_type, "not built", reason=_said(e))
-    if kind is None or getattr(kind, "main_input_name", "") != "input_ids":
-        return Finding(model_type, "not text", reason=f"takes {getattr(kind, 'main_input_name', 'no text')}")
+    if kind is None or takes != "input_ids":
+        return Finding(model_type, "not text", reason=f"takes {takes}")
     try:
         model = build(model_type, kind)
     except Exception as e:
