@@ -9,11 +9,13 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, RoleValues
 from attnscope.findings.head_roles import ROLES
 from attnscope.studies.screens.header import (
+    WORDS_HINT,
     counted,
     more_options,
     named_tokens,
     notes,
     report_header,
+    splits_character,
     text_headers,
     unknown_tokens,
     unknown_words,
@@ -86,7 +88,13 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, display: D
         other = "--against WORD (compared with another key)"
     else:
         other = "--query WORD"
-    yield from more_options([other, "--top K (more heads)", "--json (every number)"], settings)
+    split = any(
+        splits_character(tokens, positions or ())
+        for text in measured.texts
+        for tokens, positions in ((text.tokens, text.queries), (text.sources, text.keys), (text.sources, text.against))
+    )
+    words = [WORDS_HINT] if split else []
+    yield from more_options([other, *words, "--top K (more heads)", "--json (every number)"], settings)
 
 
 def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, settings: DisplaySettings) -> Table:

@@ -1,7 +1,7 @@
 """The lines around matrices: what produced them, which head this is, where to see more."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 
@@ -28,6 +28,7 @@ _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")  # of a path that says more of 
 _UNKNOWN_WORDS = Span(" UNKNOWN WORDS ", "alarm")
 _LONGEST_ROWS = 11  # Longest list of rows beside the length of the text.
 _NAMED = 5  # number of unknown words, and hidden tokens, that are named
+WORDS_HINT = "--words (whole words, not their bytes)"
 WHAT_IF = {"stack": " in every layer", "same-scores": " in the softmax alone"}
 _EXPLAINED = {
     "stack": "the whole model ran with this mask, so later layers read changed inputs",
@@ -390,7 +391,7 @@ def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool)
         if missing and all(text.words is None for text in report.texts):
             more.append(f"--stage {','.join(missing)}")
         if any(text.words is None and _has_byte_pieces(text.tokens) for text in report.texts):
-            more.append("--words (whole words, not their bytes)")
+            more.append(WORDS_HINT)
         more.append("--top K")
     return more
 
@@ -399,6 +400,15 @@ def _has_byte_pieces(tokens: Sequence[Token]) -> bool:
     """Tell whether several tokens spell one character."""
     places = [(token.start, token.end) for token in tokens]
     return any(place == following and None not in place for place, following in pairwise(places))
+
+
+def splits_character(tokens: Sequence[Token], positions: Collection[int]) -> bool:
+    """Tell whether some positions have a part of the tokens that spell one character."""
+    for first, (token, following) in enumerate(pairwise(tokens)):
+        same = (token.start, token.end) == (following.start, following.end) != (None, None)
+        if same and (first in positions) != (first + 1 in positions):
+            return True
+    return False
 
 
 def more_options(options: Iterable[str], settings: DisplaySettings) -> Iterator[ViewPart]:
