@@ -12,6 +12,7 @@ import attnscope
 from attnscope.base.errors import AttnscopeError
 from attnscope.cli import main
 from attnscope.engines.transformers.interface import AttentionCapture
+from tests.explore.headless import walk_without_terminal
 from tests.families.census import build, text_class
 from tests.helpers import hybrids
 
@@ -245,3 +246,24 @@ def test_a_mean_counts_layers_without_a_gate_as_open(folders):
 def test_a_gate_of_another_type_is_close_in_bfloat16(folders):
     head = attnscope.inspect(TEXT, model=folders("axk2"), dtype="bfloat16", by="projected").data.texts[0].heads[0]
     assert np.isfinite(head.rows.gate).all()
+
+
+def test_a_walk_shows_the_gate_of_a_row(folders, monkeypatch):
+    screens = walk_without_terminal(monkeypatch)
+    assert main(["explore", TEXT, "--model", folders("qwen3_next"), "--layer", "1", "--head", "0"]) == 0
+    gate = attnscope.inspect(TEXT, model=folders("qwen3_next"), layer=1, head=0).data.texts[0].heads[0].rows.gate
+    shown = re.search(r"bits · gate (\d\.\d\d)", " ".join(screens[0]))
+    assert shown is not None
+    assert float(shown[1]) in np.round(gate.astype(float), 2)
+
+
+def test_a_model_in_memory_has_its_gates_and_keeps_its_hooks(folders):
+    model = made("qwen3_next")
+    hooks = [len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules()]
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_file=f"{folders('qwen3_next')}/tokenizer.json")
+    options = {"layer": 1, "head": 2, "by": "projected"}
+    head = attnscope.inspect(TEXT, model=model, tokenizer=tokenizer, **options).data.texts[0].heads[0]
+    other = attnscope.inspect(TEXT, model=folders("qwen3_next"), **options).data.texts[0].heads[0]
+    np.testing.assert_allclose(head.rows.gate, other.rows.gate, atol=1e-6)
+    np.testing.assert_allclose(head.top.projected, other.top.projected, rtol=1e-5)
+    assert hooks == [len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules()]
