@@ -55,16 +55,16 @@ def test_edges_are_between_words_and_their_effect_is_that_of_the_phrase(exact, t
     expected = [between(weights[0, 1], query, key) for query in words for key in words]
     np.testing.assert_allclose(found.weights, expected, atol=1e-6)
     for query, key, n in (("unbelievable", "bank", 8), ("bank", "unbelievable", 13)):
-        alone = attnscope.ablate(TEXT, cut=f"L0H1: {query}→{key}", at="bank")
+        alone = attnscope.ablate(TEXT, cut=f"L0H1: {query}←{key}", at="bank")
         assert found.effect[n] == pytest.approx(alone.data.effects[0].predictions[0].kl, rel=1e-3, abs=1e-7)
-        piece = attnscope.ablate(TEXT, cut=f"L0H1: {query}→{key}".replace("unbelievable", PIECE), at="bank", words=True)
+        piece = attnscope.ablate(TEXT, cut=f"L0H1: {query}←{key}".replace("unbelievable", PIECE), at="bank", words=True)
         assert piece.data.effects[0].predictions[0].kl == alone.data.effects[0].predictions[0].kl
     path = tmp_path / "edges.csv"
     each = ["ablate", TEXT, "--each", "edge", "--layer", "0", "--head", "1", "--words", "--at", "bank"]
     assert main([*each, "-o", str(path), "--quiet"]) == 0
     assert "unbelievable" in path.read_text()
     assert main([*each, "--top", "36"]) == 0
-    assert "1 unbelievable → 5 bank" in " ".join(capsys.readouterr().out.split())
+    assert "1 unbelievable ← 5 bank" in " ".join(capsys.readouterr().out.split())
     assert main(["ablate", TEXT, "--each", "head", "--words"]) == 2
     assert "--words: applies only to edges" in capsys.readouterr().err
 

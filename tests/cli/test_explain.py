@@ -34,9 +34,9 @@ def test_a_walk_from_top_to_bottom(capsys):
         "5  weights: softmax",
         "6  output: the weighted sum of the values",
         "7  the rest of the layer",
-        "8  in one line",
     ]
     assert out.count("check: ") == 11
+    assert out.index("= weight") < out.index("1  what enters")  # the answer first
     assert "DOES NOT HOLD" not in out
 
 
@@ -77,7 +77,7 @@ def test_files(capsys, tmp_path):
         assert run(capsys, TEXT, "--query", "bank", *STACK, "--output", str(target), "--quiet")[0] == 0
         assert target.stat().st_size > 1000
     assert json.loads((tmp_path / "out.json").read_text())["schema"] == "attnscope.explain/1"
-    assert "8  in one line" in (tmp_path / "out.txt").read_text()
+    assert "7  the rest of the layer" in (tmp_path / "out.txt").read_text()
 
 
 @pytest.mark.parametrize(
