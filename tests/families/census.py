@@ -186,6 +186,7 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     _HALF_ROPE,
     {**_ROPE, "head_dim": 8},
     {"head_dim": 16},
+    {"head_dim": 4, "num_key_value_heads": 4},
     {"hidden_size": 64},
 )
 
