@@ -7,6 +7,7 @@ Tokens are those of Python's tokenizer without comments, docstrings and layout: 
 import argparse
 import ast
 import contextlib
+import inspect
 import io
 import sys
 import tokenize
@@ -92,7 +93,9 @@ def executed(arguments: list[str]) -> tuple[int, int]:
     functions = set()
 
     def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+        # The body of a class is executed, too, without being a function.
+        is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        if event == "call" and is_function and frame.f_code.co_filename.startswith(str(PACKAGE)):
             functions.add((frame.f_code.co_filename, frame.f_code.co_qualname))
 
     sys.setprofile(note)
