@@ -248,8 +248,9 @@ function Ramp(props: { scale: Scale; theme: Theme; colours?: string[][] | null; 
     const at = place(scale, value)!;
     if (ticks.every((tick) => Math.abs(tick.at - at) > APART * (scale.signed ? 1.4 : 1))) ticks.push({ at, value });
   }
+  const least = (scale.high - scale.low) / 1000; // what a reader of the ramp can't tell from zero
   const write = (value: number) =>
-    String(Number(value.toPrecision(3)))
+    String(Math.abs(value) < least ? 0 : Number(value.toPrecision(3)))
       .replace("0.", ".")
       .replace("-", MINUS);
   return (

@@ -45,6 +45,8 @@ const SAID: Record<string, (place: Place) => string> = {
   sinks: ({ sinks }) => `sinks are ${sinks ? "in" : "out of"} the scale`,
 };
 
+const MOVED = "moved"; // the number of every head that a comparison has, and opens with
+
 export function Walk({ node, data, about }: { node: WalkNode; data: Data; about: Tree[] }) {
   const [scenes] = useState(
     () => new Map(node.scenes.map((scene) => [`${scene.text},${scene.mask}`, new Scene(scene, data)])),
@@ -70,7 +72,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     const start: Place = {
       spot: { text: 0, mask: 0, layer, head, query: scene.data.start ?? scene.queries.length - 1, key: null },
       stage: "weights",
-      display: "thumbnails",
+      display: scene.data.numbers.some((number) => number.name === MOVED) ? MOVED : "thumbnails",
       pinned: null,
       history: [],
       needle: "",
