@@ -199,7 +199,7 @@ STAGE = Option("stages", COMPUTE, f"Stages to show, separated by commas: {', '.j
     f"{DEFAULT_STAGES}, or weights alone if all three fill more than a screen.", arguments.stages, "STAGES",
     flag="--stage", complete="stages", aliases=("--stages",), brief=f"Any of {', '.join(STAGES)}.")
 TOP = number("top", COMPUTE, 0, "Contributors per token; 0 hides them.", metavar="K", default="3",
-    brief="Contributors per token; 0 hides them.")
+    brief="Contributors per token, default 3; 0 for none.")
 _RANK = "Rank contributors by weight α, by α·‖v‖, or by α·‖v W‖ after the output projection"
 BY = choice("by", COMPUTE, By, f"{_RANK}.", default="weight", brief="Rank contributors by another measure.")
 BY_LOGIT = choice("by", COMPUTE, RankBy,
@@ -415,7 +415,7 @@ ABLATE = (
         "{hide} names are hidden in it as well.", metavar="TEXT"),
     Option("at", CUT, "Tokens at which predictions and hidden states are compared, as for {query} (0: is all); "
         "default: the last token, or every [MASK] for a masked language model.", _positions(arg("at")), "TOKENS",
-        brief="Tokens at which predictions are compared."),
+        brief="Where predictions are compared; default: last."),
     Option("answer", CUT, "With {each} span, the answer, which the text is continued by; begin it with a space if it "
         "needs one. Default: the last turn of a chat, or what the model generates.", arguments.text(arg("answer")),
         "TEXT"),
