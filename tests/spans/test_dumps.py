@@ -78,11 +78,11 @@ def test_the_table_has_every_pair(texts: Path, tmp_path: Path, format: str) -> N
     table = tmp_path / f"spans.{format}"
     assert main(["convert", str(made), str(table), "--quiet"]) == 0
     if format == "parquet":
-        again = tmp_path / "again.csv"
-        assert main(["convert", str(table), str(again), "--quiet"]) == 0
-        table = again
-    with table.open() as file:
-        rows = list(csv.DictReader(file))
+        parquet = pytest.importorskip("pyarrow.parquet", reason="the extra parquet is not installed")
+        rows = parquet.read_table(table).to_pylist()
+    else:
+        with table.open() as file:
+            rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["index", "id", "layer", "head", "query_span", "key_span", "weight"]
     records = list(attnscope.read_dump(made))
     assert len(rows) == sum(record.spans.weights.size for record in records)
