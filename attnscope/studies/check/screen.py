@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from attnscope.findings.check import Check, CheckedText, CheckReport
-from attnscope.studies.screens.header import named_tokens, report_header, text_headers
+from attnscope.studies.screens.header import named_tokens, report_header, text_headers, unknown_words
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -16,6 +16,8 @@ _VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped":
 
 def present_check(report: CheckReport, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn checks into parts, with the differences of each layer if a check failed or `verbose` is set."""
+    # Of the first text: built-in ones after it have words that few tokenizers know, which is no fault of the model.
+    yield from unknown_words(report.texts[:1])
     yield from report_header(report.provenance, report.mask, settings, labelled=True)
     for header, checked in zip(text_headers(report.texts, settings), report.texts, strict=True):
         yield header
