@@ -44,8 +44,8 @@ class AttentionStatistics:
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Make an instance of the callback classes of libraries that are imported, too."""
-        known = [getattr(sys.modules[name], base) for name, base in _BASES if name in sys.modules]
-        missing = [base for base in known if not issubclass(cls, base)]
+        base_classes = [getattr(sys.modules[name], base) for name, base in _BASES if name in sys.modules]
+        missing = [base for base in base_classes if not issubclass(cls, base)]
         return object.__new__(type(cls.__name__, (cls, *missing), {}) if missing else cls)
 
     def __init__(self, text: str, every: int = 100, *, tokenizer: Any = None, prefix: str = "attention") -> None:
@@ -85,24 +85,28 @@ class AttentionStatistics:
             statistics = tracker.measure()
         random.setstate(states)
         return {
-            f"{self._prefix}/{name}/L{layer}H{head}": float(number)
+            f"{self._prefix}/{name}/L{layer}H{head}": float(value)
             for name, values in statistics.items()
-            for (layer, head), number in np.ndenumerate(values)
-            if not np.isnan(number)
+            for (layer, head), value in np.ndenumerate(values)
+            if not np.isnan(value)
         }
 
     def _tracker(self, model: Any, tokenizer: Any) -> "tuple[HeadTracker, Mapping[str, InMemory]]":
         """Return what measures the model, opened once, and the model in memory."""
         from attnscope.studies.heads.tracking import HeadTracker
 
-        known = self._open
-        if known is None or known[0] is not model or known[1].device != next(model.parameters()).device:
+        open_tracker = self._open
+        if (
+            open_tracker is None
+            or open_tracker[0] is not model
+            or open_tracker[1].device != next(model.parameters()).device
+        ):
             values, live = opened(model, {"tokenizer": tokenizer})
             session = new_session(live)
             with running(session, live):
                 tracker = HeadTracker(RunConfig(**{**values, "texts": (self._text,)}), session)
-            known = self._open = model, tracker, live
-        return known[1:]
+            open_tracker = self._open = model, tracker, live
+        return open_tracker[1:]
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
         """Measure after a step of a `transformers.Trainer`, in its main process."""

@@ -29,10 +29,10 @@ class RecordMapper:
 
     def __init__(self, model: str | os.PathLike[str] | None = None, column: str = "text", **settings: Any) -> None:
         of_input = ("column", "skip", "limit", "shard", "tables")
-        known = [name for name in Settings.__struct_fields__ if name not in of_input]
+        setting_names = [name for name in Settings.__struct_fields__ if name not in of_input]
         for name in settings:
-            if name not in known:
-                raise UsageError(f"unknown setting '{name}'", hint=did_you_mean(name, known))
+            if name not in setting_names:
+                raise UsageError(f"unknown setting '{name}'", hint=did_you_mean(name, setting_names))
         self._model = model
         self._column = column
         self._settings = Settings(column=column, **settings)
@@ -59,7 +59,7 @@ class RecordMapper:
             work, bounds, holds = open_worker(self._settings, RunConfig(texts=(), model=model, threads=1), Session(()))
             self._computer = WindowComputer(work, bounds, holds=holds, needs_all_records=False)
         records = list[Record]()
-        for window in self._computer.windows(text_item(place, text) for place, text in enumerate(texts)):
+        for window in self._computer.windows(text_item(index, text) for index, text in enumerate(texts)):
             records += self._computer.compute(window, 0).records
         return records
 

@@ -172,11 +172,11 @@ def from_weights(
 
     numbers = [layers] if isinstance(layers, int) else layers
     values = {"tokens": tokens, "text": text, "lengths": lengths}
-    given: Any = weights
-    if getattr(given, "ndim", 3) == 2:
-        given = given[None]
+    arrays: Any = weights
+    if getattr(arrays, "ndim", 3) == 2:
+        arrays = arrays[None]
     options = {"stages": ("weights",), **options}
-    return _report(from_arrays({"weights": given}, values, numbers, name), options)
+    return _report(from_arrays({"weights": arrays}, values, numbers, name), options)
 
 
 def _report(arrays: "GivenArrays", options: Mapping[str, Any]) -> GivenResult:

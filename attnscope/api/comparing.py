@@ -25,28 +25,28 @@ _AXES = {option.name for option in COMPARE if option.several == "compared"}
 
 def sides_of(texts: Sequence[Any], options: Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     """Return the setting that differs between the sides, and the arguments of each side."""
-    given: dict[str, Any] = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
+    arguments: dict[str, Any] = {**options, "text": list(texts) if len(texts) > 1 else texts[0]}
     # An iterator can be read only once.
-    given = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in given.items()}
-    several = {name: value for name, value in given.items() if name in _AXES and isinstance(value, list)}
-    if several_chats(given.get("messages")):
-        several["messages"] = list(given["messages"])
+    arguments = {name: tuple(value) if isinstance(value, Iterator) else value for name, value in arguments.items()}
+    several = {name: value for name, value in arguments.items() if name in _AXES and isinstance(value, list)}
+    if several_chats(arguments.get("messages")):
+        several["messages"] = list(arguments["messages"])
     if len(several) > 1:
         hint = "compare one thing at a time; write a selection that all sides share as a tuple, such as layer=(0, 1)"
         raise UsageError(f"{' and '.join(sorted(several))} are lists", hint=hint)
     if not several:
-        if given.get("mask") is not None:
+        if arguments.get("mask") is not None:
             hint = "pass a list, such as mask=['own', 'causal']"
-            mask = spell_mask(mask_of(given["mask"]))
+            mask = spell_mask(mask_of(arguments["mask"]))
             raise UsageError(f"{mask!r:.80} needs another mask to be compared with", where="mask", hint=hint)
-        hidden = given.get("hide")
+        hidden = arguments.get("hide")
         several = {"mask": ["causal", "bidirectional"]} if hidden is None else {"hide": [None, hidden]}
     ((axis, values),) = several.items()
     if len(values) < 2:
         raise UsageError(
             f"has {len(values)} value{'s' * (len(values) != 1)}", where=axis, hint="a comparison needs at least two"
         )
-    return axis, [{**given, axis: value} for value in values]
+    return axis, [{**arguments, axis: value} for value in values]
 
 
 def _label(axis: str, value: Any) -> str:
@@ -63,15 +63,15 @@ def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareRe
     """Run one model, several in turn, or given arrays, for every side."""
     axis, sides = sides_of(texts, options)
     live: dict[str, InMemory] = {}
-    chosen = []
+    chosen_sides = []
     for side in sides:
         values, models = opened(side.get("model"), side, live)
         live |= models
         inputs = given_texts(values, live)
-        chosen.append((values, side, texts_of(side["text"], side) if inputs is None else inputs))
-    session = new_session(live, texts_of_sides(chosen))
+        chosen_sides.append((values, side, texts_of(side["text"], side) if inputs is None else inputs))
+    session = new_session(live, texts_of_sides(chosen_sides))
     with running(session, live, options.get("progress")):
-        return compare_sides(axis, chosen, options, session)
+        return compare_sides(axis, chosen_sides, options, session)
 
 
 # Which model runs and how, as fields of a RunConfig; all arguments of the side; and its texts.
@@ -114,9 +114,9 @@ def compare_reports(reports: Sequence[Any], options: Mapping[str, Any]) -> Compa
     if len(reports) < 2:
         raise UsageError("there is only one report", hint="a comparison needs at least two")
     sides: list[tuple[str, Report]] = []
-    for number, report in enumerate(reports):
+    for index, report in enumerate(reports):
         if isinstance(report, InspectResult):
-            sides.append((f"report {number}", report.data))
+            sides.append((f"report {index}", report.data))
         elif isinstance(report, os.PathLike):
             sides.append((os.fsdecode(report), read_report(Path(report))))
         else:
@@ -135,17 +135,17 @@ def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareR
         raise UsageError("a list cannot be used beside qkv", hint="compare one model with one set of arrays")
     plain = {name: value for name, value in options.items() if name != "qkv"}
     values, live = opened(plain.get("model"), plain)
-    named, arrays = opened(None, {"qkv": options["qkv"]}, live)
-    held = arrays.get(named["qkv"])
-    given = held.given if isinstance(held, ArraysInMemory) else from_file(Path(named["qkv"]))
+    sources, arrays = opened(None, {"qkv": options["qkv"]}, live)
+    held = arrays.get(sources["qkv"])
+    given_arrays = held.given if isinstance(held, ArraysInMemory) else from_file(Path(sources["qkv"]))
     inputs = texts_of(texts[0] if len(texts) == 1 else list(texts), plain) if texts else ()
     run = RunConfig(**{**run_values(plain), **values, "texts": inputs})
-    labels = str(values.get("model") or values.get("config")), given.name
-    session = new_session({**live, **arrays}, inputs or given.inputs)
+    labels = str(values.get("model") or values.get("config")), given_arrays.name
+    session = new_session({**live, **arrays}, inputs or given_arrays.inputs)
     selected = [name for name in ("layer", "head") if options.get(name) is not None]
     with running(session, live, options.get("progress")):
         more: Any = {"tolerance": _verdict(options), "session": session, "selected": selected}
-        return CompareResult(compare_with_arrays(side_of("model", run), given, labels, run.key, **more))
+        return CompareResult(compare_with_arrays(side_of("model", run), given_arrays, labels, run.key, **more))
 
 
 def are_given_alone(options: Mapping[str, Any]) -> bool:
@@ -166,5 +166,5 @@ def _verdict(options: Mapping[str, Any]) -> "Tolerance | None":
     """Return the allowed differences between sides; None if not given."""
     from attnscope.studies.compare.tolerance import Tolerance
 
-    given = read_values(options, COMPARE, "tolerance", "relative")
-    return Tolerance.given(given.get("tolerance"), given.get("relative"))
+    values = read_values(options, COMPARE, "tolerance", "relative")
+    return Tolerance.given(values.get("tolerance"), values.get("relative"))

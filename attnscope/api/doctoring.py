@@ -43,9 +43,9 @@ def examine_any(
     options: Mapping[str, Any],
 ) -> DoctorResult:
     """Do what `attnscope.doctor` does; `options` are its other arguments."""
-    known = _read(options)
-    texts = known.pop("texts")
-    progress = known.pop("progress")
+    arguments = _read(options)
+    texts = arguments.pop("texts")
+    progress = arguments.pop("progress")
     if collator is not None and not callable(collator):
         raise UsageError(f"{type(collator).__name__} cannot be called", where="collator", hint="pass a function")
     from attnscope.engines.torch_setup import default_settings, device_failures, import_torch
@@ -56,22 +56,22 @@ def examine_any(
             from attnscope.studies.doctor.checkpoint import examine_checkpoint
 
             inputs = tuple(map(TextInput, texts))
-            named = None if model is None else str(file_path(model))
-            run = RunConfig(inputs, named, device=known.pop("device") or "auto")
-            values = {name: known.pop(name) for name in ("attn", "dtype", "longest_probe")}
+            model_path = None if model is None else str(file_path(model))
+            run = RunConfig(inputs, model_path, device=arguments.pop("device") or "auto")
+            values = {name: arguments.pop(name) for name in ("attn", "dtype", "longest_probe")}
             if isinstance(tokenizer, str | os.PathLike):
                 run = msgspec.structs.replace(run, tokenizer=str(tokenizer))
                 tokenizer = None
-            more = {"batch": batch, "tokenizer": tokenizer, "collator": collator, **known}
+            more = {"batch": batch, "tokenizer": tokenizer, "collator": collator, **arguments}
             return DoctorResult(examine_checkpoint(run, values, progress, **more))
         for name in ("dtype", "device"):
-            if known.pop(name) is not None:
+            if arguments.pop(name) is not None:
                 raise UsageError("the model in memory has its own", where=name, hint=f"leave {name} out")
         from attnscope.studies.doctor.run import LONGEST_PROBE, examine
 
-        known["longest_probe"] = known["longest_probe"] or LONGEST_PROBE
-        known["attn"] = known["attn"] or ()
-        return DoctorResult(examine(model, batch, tokenizer, collator, texts=texts, progress=progress, **known))
+        arguments["longest_probe"] = arguments["longest_probe"] or LONGEST_PROBE
+        arguments["attn"] = arguments["attn"] or ()
+        return DoctorResult(examine(model, batch, tokenizer, collator, texts=texts, progress=progress, **arguments))
 
 
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     if read["call"] is not None and not callable(read["call"]):
         raise UsageError(f"{type(read['call']).__name__} cannot be called", where="call", hint="pass a function")
     texts = read["texts"]
-    given: Sequence[Any] = () if texts is None else [texts] if isinstance(texts, str) else list(texts)
-    if not all(isinstance(text, str) and text.strip() for text in given):
+    all_texts: Sequence[Any] = () if texts is None else [texts] if isinstance(texts, str) else list(texts)
+    if not all(isinstance(text, str) and text.strip() for text in all_texts):
         raise UsageError("has something that is no text", where="texts", hint="pass strings")
-    return {**read, "texts": given}
+    return {**read, "texts": all_texts}

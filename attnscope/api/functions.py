@@ -127,26 +127,28 @@ def heads(
         models, what differs.
     """
     check_names("heads", options, HeadsArguments)
-    named, arguments = _split(options)
-    named["model"] = model
-    lists = [name for name in _COMPARED if isinstance(named.get(name), list | tuple)]
+    model_options, arguments = _split(options)
+    model_options["model"] = model
+    lists = [name for name in _COMPARED if isinstance(model_options.get(name), list | tuple)]
     if len(lists) > 1:
         raise UsageError(f"{' and '.join(sorted(lists))} are lists", hint="compare one thing at a time")
     if lists:
-        return _compare_two(lists[0], named, text, arguments)
-    with _opened(named) as opened:
+        return _compare_two(lists[0], model_options, text, arguments)
+    with _opened(model_options) as opened:
         return opened.heads(text, **arguments)
 
 
-def _compare_two(axis: str, named: Mapping[str, Any], text: Any, options: Mapping[str, Any]) -> HeadChangesResult:
+def _compare_two(
+    axis: str, model_options: Mapping[str, Any], text: Any, options: Mapping[str, Any]
+) -> HeadChangesResult:
     """Measure the heads of two models, one after the other, and compare them."""
     from attnscope.studies.heads.changes import compare_heads
 
-    call_of("heads", options, (axis, named[axis]))
+    call_of("heads", options, (axis, model_options[axis]))
     text = text if text is None or isinstance(text, str) else list(text)
     sides: list[tuple[str, Any]] = []
-    for value in named[axis]:
-        arguments = {**named, axis: value}
+    for value in model_options[axis]:
+        arguments = {**model_options, axis: value}
         with OpenModel(arguments.pop("model"), arguments) as opened:
             findings = opened.heads(text, **options).data
         label = "none" if value is None else findings.provenance.model or type(value).__name__
@@ -227,13 +229,13 @@ def compare(
     check_names("compare", options, CompareArguments)
     opened: Any = options.get("model")
     if isinstance(opened, OpenModel):
-        named, arguments = _split(options)
-        with _opened(named) as model:
+        model_options, arguments = _split(options)
+        with _opened(model_options) as model:
             sides: Any = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
             return model.compare(*sides, **arguments)
     if options.get("qkv") is not None:
-        given = compare_given if are_given_alone(options) else compare_arrays
-        return given([side for side in (text, *others) if side is not None], options)
+        function = compare_given if are_given_alone(options) else compare_arrays
+        return function([side for side in (text, *others) if side is not None], options)
     if text is None and options.get("messages") is None:
         raise UsageError("no text given", where="text", hint="pass one, or several")
     reports = [*text, *others] if isinstance(text, list | tuple) else [text, *others]
@@ -272,9 +274,9 @@ def load(path: str | os.PathLike[str], kind: type[Any] | None = None) -> Any:
 
     types = {findings: result_type(findings) for findings in (declared.findings_type() for declared in kinds())}
     if kind is not None and kind not in types.values():
-        named = getattr(kind, "__name__", repr(kind))
-        known = dict.fromkeys(result.__name__ for result in types.values())
-        raise UsageError(f"{named:.80} cannot be loaded", where="kind", hint=f"use {', '.join(known)}")
+        type_name = getattr(kind, "__name__", repr(kind))
+        result_names = dict.fromkeys(result.__name__ for result in types.values())
+        raise UsageError(f"{type_name:.80} cannot be loaded", where="kind", hint=f"use {', '.join(result_names)}")
     file = file_path(path)
     held = None
     if file.suffix.lower() not in ARRAY_FILES:
@@ -333,8 +335,8 @@ def study_function(name: str) -> Any:
     """Return the function of a study that has no code of its own here: it takes a text, and the command's options."""
 
     def call(text: str | Sequence[str] | None = None, **options: Any) -> Result[Any]:
-        named, arguments = _split(options)
-        with _opened(named) as model:
+        model_options, arguments = _split(options)
+        with _opened(model_options) as model:
             return model.study(name, text, **arguments)
 
     declared = study(name).command
@@ -343,11 +345,11 @@ def study_function(name: str) -> Any:
     return call
 
 
-def _call(function: str, text: Any, options: Mapping[str, Any], known: type) -> Any:
+def _call(function: str, text: Any, options: Mapping[str, Any], arguments_type: type) -> Any:
     """Open the model, and call its method of this name."""
-    check_names(function, options, known)
-    named, arguments = _split(options)
-    with _opened(named) as model:
+    check_names(function, options, arguments_type)
+    model_options, arguments = _split(options)
+    with _opened(model_options) as model:
         return getattr(model, function)(text, **arguments)
 
 

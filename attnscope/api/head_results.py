@@ -34,7 +34,7 @@ class HeadValue:
 
 def _strongest(values: Matrix, errors: Matrix, k: int, *, signed: bool = True) -> list[HeadValue]:
     places = Listing(signed=signed).heads(values, k)
-    return [HeadValue(*place, float(values[place]), float(errors[place])) for place in places]
+    return [HeadValue(*head, float(values[head]), float(errors[head])) for head in places]
 
 
 class SurveyResult(TableResult[HeadRoles]):
@@ -144,8 +144,7 @@ class HeadChangesResult(TableResult[HeadComparison]):
             return _strongest(self[name], by_name[name], k, signed=False)
         places = Listing(signed=False).heads(self.changed_most, k)
         return [
-            HeadValue(*place, float(self.changed_most[place]), float(by_name[self.role[place]][place]))
-            for place in places
+            HeadValue(*head, float(self.changed_most[head]), float(by_name[self.role[head]][head])) for head in places
         ]
 
 

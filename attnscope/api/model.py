@@ -114,17 +114,17 @@ class OpenModel:
 
     def _result(self, name: str, text: Any, options: Mapping[str, Any]) -> Any:
         command = study(name).command
-        known = options_of(name)
+        known_options = options_of(name)
         assert command is not None
-        own = [option.name for option in known if option.name not in RunConfig.__struct_fields__]
+        own = [option.name for option in known_options if option.name not in RunConfig.__struct_fields__]
         own += command.own
         call = call_of(name, {**options, "text": text})
-        values = dict.fromkeys(own) | read_values(options, known, *own)
+        values = dict.fromkeys(own) | read_values(options, known_options, *own)
         of_run = {option: value for option, value in options.items() if option not in own}
-        named = text is not None or options.get("messages") is not None or self._given is not None
-        built_in = call.texts in ("built-in", "typed") and not named
-        given = imported(command.built_in) if built_in else text
-        with self._call(options, given, takes_texts=call.texts != "none") as (session, texts):
+        has_text = text is not None or options.get("messages") is not None or self._given is not None
+        built_in = call.texts in ("built-in", "typed") and not has_text
+        used_text = imported(command.built_in) if built_in else text
+        with self._call(options, used_text, takes_texts=call.texts != "none") as (session, texts):
             run = self._run(() if built_in and call.texts == "built-in" else texts, of_run)
             findings = command.answer(Request(run, values, session=session, built_in=built_in))
         return result_type(type(findings))(findings)
@@ -154,9 +154,9 @@ class OpenModel:
         """See attnscope.compare; the model is the same on every side."""
         check_names("compare", options, ModelCompareArguments)
         axis, sides = sides_of([text, *others], options)
-        chosen = [(self._values, side, texts_of(side["text"], side)) for side in sides]
-        with self._session_for(texts_of_sides(chosen), options) as session:
-            return compare_sides(axis, chosen, options, session)
+        chosen_sides = [(self._values, side, texts_of(side["text"], side)) for side in sides]
+        with self._session_for(texts_of_sides(chosen_sides), options) as session:
+            return compare_sides(axis, chosen_sides, options, session)
 
     def _run(self, texts: tuple[TextInput, ...], options: Mapping[str, Any]) -> RunConfig:
         return RunConfig(**{**self._values, **run_values(options), "texts": texts})
@@ -172,8 +172,8 @@ class OpenModel:
         if self._given is not None and text is not None:
             hint = "leave it out: the tokens come with the arrays"
             raise UsageError("text and qkv cannot be used together", hint=hint)
-        named = any(options.get(name) is not None for name in ("messages", *IDS))
-        elsewhere = named or not isinstance(options.get("spans"), str | Mapping | None)
+        has_ids = any(options.get(name) is not None for name in ("messages", *IDS))
+        elsewhere = has_ids or not isinstance(options.get("spans"), str | Mapping | None)
         if self._given is None and text is None and not elsewhere:
             raise UsageError("no text given", where="text", hint="pass one, or several")
         texts = texts_of(text, options) if self._given is None else divided(self._given, options.get("spans"))

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from attnscope.request.run_config import BoolMatrix
 
 
-def check_names(function: str, given: Mapping[str, Any], known: type | Sequence[str]) -> None:
+def check_names(function: str, arguments: Mapping[str, Any], allowed: type | Sequence[str]) -> None:
     """Refuse a keyword that is none of the known ones, which a TypedDict may name."""
-    names = tuple(known.__annotations__ if isinstance(known, type) else known)
-    for name in given:
+    names = tuple(allowed.__annotations__ if isinstance(allowed, type) else allowed)
+    for name in arguments:
         if name not in names:
             raise UsageError(f"{function}() has no argument '{name}'", hint=did_you_mean(name, names))
 
@@ -53,10 +53,10 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         if not isinstance(options.get("spans"), str | Mapping | None):
             hint = "use a word such as 'turns', marks, or names with ranges of the rendered text"
             raise UsageError("texts as spans cannot be used with messages", where="spans", hint=hint)
-        named = [("messages", messages)]
+        named_chats = [("messages", messages)]
         if several_chats(messages):
-            named = [(f"messages[{n}]", chat) for n, chat in enumerate(messages)]
-        return tuple(TextInput("", where=where, chat=chat_of(chat, where)) for where, chat in named)
+            named_chats = [(f"messages[{n}]", chat) for n, chat in enumerate(messages)]
+        return tuple(TextInput("", where=where, chat=chat_of(chat, where)) for where, chat in named_chats)
     text, spans = _divided(text, options.get("spans"))
     if isinstance(text, str):
         texts = [text]
@@ -71,13 +71,13 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         for value in values:
             if not isinstance(value, str) and not (value is None and name != "text"):
                 raise UsageError(f"{value!r:.80} is not a text", where=name, hint="pass a str")
-    return _with_spans([TextInput(*given) for given in zip(texts, pairs, contexts, names, strict=True)], spans)
+    return _with_spans([TextInput(*parts) for parts in zip(texts, pairs, contexts, names, strict=True)], spans)
 
 
 def divided(texts: Sequence[TextInput], spans: Any) -> tuple[TextInput, ...]:
     """Return the texts that came with arrays, divided as the `spans` of a call say."""
-    written = [text.text for text in texts]
-    return _with_spans(texts, _divided(written[0] if len(written) == 1 else written, spans)[1])
+    strings = [text.text for text in texts]
+    return _with_spans(texts, _divided(strings[0] if len(strings) == 1 else strings, spans)[1])
 
 
 def _with_spans(texts: Sequence[TextInput], spans: Sequence[tuple[SpanRange, ...]]) -> tuple[TextInput, ...]:
@@ -91,8 +91,8 @@ IDS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
 
 def _texts_of_ids(text: Any, options: Mapping[str, Any]) -> tuple[TextInput, ...]:
     """Return texts that are given as token ids."""
-    named = {"text": text} | {name: options.get(name) for name in ("messages", "pair", "context", "spans")}
-    for name, value in named.items():
+    arguments = {"text": text} | {name: options.get(name) for name in ("messages", "pair", "context", "spans")}
+    for name, value in arguments.items():
         if value is not None:
             raise UsageError(f"input_ids and {name} cannot be used together", hint=f"leave {name} out")
     rows = read_ids({name: options[name] for name in IDS if options.get(name) is not None}, "inspect")
@@ -138,8 +138,10 @@ def several_chats(messages: Any) -> bool:
     """Tell whether this is a list of chats rather than of messages."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence) or not messages:
         return False
-    first = messages[0]
-    return isinstance(first, list | tuple) or (isinstance(first, Mapping) and "messages" in first)
+    first_message = messages[0]
+    return isinstance(first_message, list | tuple) or (
+        isinstance(first_message, Mapping) and "messages" in first_message
+    )
 
 
 def _several(name: str, values: Any) -> list[Any]:
@@ -167,14 +169,20 @@ def _beside(name: str, value: Any, count: int) -> list[Any]:
 
 def targets_of(options: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the tokens whose logits are broken down; None for none."""
-    named = options.get("target")
-    listed = [] if named is None else [named] if isinstance(named, str) else _several("target", named)
+    target_value = options.get("target")
+    listed = (
+        []
+        if target_value is None
+        else [target_value]
+        if isinstance(target_value, str)
+        else _several("target", target_value)
+    )
     if options.get("by") != "logit":
         if listed:
             raise UsageError("applies only to by='logit'", where="target", hint="add by='logit'")
         return None
     if len(listed) > 2 or not all(isinstance(target, str) for target in listed):
-        raise UsageError(f"{named!r:.80} is not one token or two", where="target", hint="pass a str, or two")
+        raise UsageError(f"{target_value!r:.80} is not one token or two", where="target", hint="pass a str, or two")
     return tuple(listed)
 
 
@@ -258,17 +266,17 @@ def one_or_several(value: Any) -> list[Any]:
 
 
 def _stages(value: Any) -> tuple[str, ...]:
-    named = one_or_several(value)
-    return some_of("stages", "stage", STAGES)(",".join(map(str, named))) if named else ()
+    stages = one_or_several(value)
+    return some_of("stages", "stage", STAGES)(",".join(map(str, stages))) if stages else ()
 
 
 def cuts(value: Any) -> tuple[CutExpression, ...]:
     """Read one or several cut expressions; none for None."""
-    named = [] if value is None else one_or_several(value)
-    for cut in named:
+    expressions = [] if value is None else one_or_several(value)
+    for cut in expressions:
         if not isinstance(cut, str):
             raise UsageError(f"{cut!r:.80} is not a cut", where="cut", hint="use a str such as 'L5H1', or several")
-    return tuple(parse_cut(cut, "cut") for cut in named)
+    return tuple(parse_cut(cut, "cut") for cut in expressions)
 
 
 def _filler(value: Any) -> str:
@@ -278,10 +286,10 @@ def _filler(value: Any) -> str:
 
 
 def _keys(value: Any) -> tuple[str, ...]:
-    named = one_or_several(value)
-    if not all(isinstance(item, str) for item in named):
+    words = one_or_several(value)
+    if not all(isinstance(item, str) for item in words):
         raise UsageError(f"{value!r:.80} is not a key", where="ignore_key", hint="give a str, or several")
-    return tuple(named)
+    return tuple(words)
 
 
 def indices(name: Literal["layer", "head"]) -> Callable[[Any], IndexSelection | HeadLabel]:
@@ -371,9 +379,9 @@ PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def read_values(options: Mapping[str, Any], known: Iterable[Option], *names: str) -> dict[str, Any]:
+def read_values(options: Mapping[str, Any], option_table: Iterable[Option], *names: str) -> dict[str, Any]:
     """Return the given values of these arguments, read by the option table."""
-    readers = {option.name: _reader(option) for option in known}
+    readers = {option.name: _reader(option) for option in option_table}
     return {name: readers[name](options[name]) for name in names if options.get(name) is not None}
 
 

@@ -288,9 +288,9 @@ class HeadResult(Result[Report], TextAxes):
         """
         text = self._text
         top = self._head.top
-        kept = top.keys.shape[1]
-        if k is not None and not (isinstance(k, int | np.integer) and 0 <= k <= kept):
-            raise UsageError(f"the report keeps {kept} contributors", where="k", hint=f"inspect with top={k}")
+        count = top.keys.shape[1]
+        if k is not None and not (isinstance(k, int | np.integer) and 0 <= k <= count):
+            raise UsageError(f"the report keeps {count} contributors", where="k", hint=f"inspect with top={k}")
         row = text.queries.index(_one_position(positions("query")(query), text))
         entries = []
         for rank, key in enumerate(top.keys[row, :k].tolist()):
@@ -514,14 +514,14 @@ def data_frame(settings: "Settings", records: "Iterable[Record]", table: str | N
     from attnscope.batch.tables import INTEGERS, columns, kinds_of, rows_of
 
     there = kinds_of(settings)
-    chosen = table or next(iter(there), None)
-    if chosen is None or chosen not in there:
-        wanted = "table" if chosen is None else f"table '{chosen}'"
+    table_name = table or next(iter(there), None)
+    if table_name is None or table_name not in there:
+        wanted = "table" if table_name is None else f"table '{table_name}'"
         hint = f"it has {', '.join(there)}" if there else None
         raise UsageError(f"the {what} has no {wanted}", where="table", hint=hint)
-    names = columns(chosen, settings)
+    names = columns(table_name, settings)
     pd = import_pandas()
-    parts = list(rows_of(chosen, records))
+    parts = list(rows_of(table_name, records))
     joined = {name: _joined([part[name] for part in parts]) for name in names}
     for name in INTEGERS:
         # A mean has no number, and an output has no key.

@@ -60,8 +60,8 @@ def spelled(typed: str, python: str) -> str:
     return _marked(OptionName(python, typed=typed))
 
 
-def _marked(named: OptionName) -> str:
-    return f"{_MARK}{tuple(named)!r}{_MARK}"
+def _marked(option_name: OptionName) -> str:
+    return f"{_MARK}{tuple(option_name)!r}{_MARK}"
 
 
 JSON_FILE = spelled("--json", ".save('report.json')")
@@ -72,7 +72,7 @@ Spelling = Callable[[OptionName], str]
 def spell_options(text: str, spelling: Spelling = OptionName.in_python) -> str:
     """Spell the options that a text names with `arg`."""
     pieces = text.split(_MARK)
-    pieces[1::2] = [spelling(OptionName(*literal_eval(named))) for named in pieces[1::2]]
+    pieces[1::2] = [spelling(OptionName(*literal_eval(literal))) for literal in pieces[1::2]]
     return "".join(pieces)
 
 
@@ -120,9 +120,9 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
 
 
-def listed(names: Sequence[str], most: int) -> str:
+def listed(names: Sequence[str], limit: int) -> str:
     """Join names with commas; `…` ends a list that is cut."""
-    return ", ".join([*names[:most], "…"] if len(names) > most else names)
+    return ", ".join([*names[:limit], "…"] if len(names) > limit else names)
 
 
 class ModelError(AttnscopeError):
@@ -185,20 +185,20 @@ SENTENCEPIECE = Extra(
 )
 
 
-def did_you_mean(word: str, known: "list[str] | tuple[str, ...]") -> str:
+def did_you_mean(word: str, known_words: "list[str] | tuple[str, ...]") -> str:
     """Return a hint that names the nearest of the known words, or lists them all."""
-    return suggestion(word, known) or f"known: {', '.join(known)}"
+    return suggestion(word, known_words) or f"known: {', '.join(known_words)}"
 
 
-def suggestion(word: str, known: "list[str] | tuple[str, ...]") -> str | None:
+def suggestion(word: str, known_words: "list[str] | tuple[str, ...]") -> str | None:
     """Return a hint that names the nearest of the known words; None if none is near."""
-    near = nearest(word, known)
+    near = nearest(word, known_words)
     return None if near is None else f"did you mean '{near}'?"
 
 
-def nearest(word: str, known: "list[str] | tuple[str, ...]") -> str | None:
+def nearest(word: str, known_words: "list[str] | tuple[str, ...]") -> str | None:
     """Return the known word that is most like a word; None if none is much like it."""
     # A fifth of a millisecond, only paid for errors.
     from difflib import get_close_matches
 
-    return next(iter(get_close_matches(word, known, n=1, cutoff=0.6)), None)
+    return next(iter(get_close_matches(word, known_words, n=1, cutoff=0.6)), None)

@@ -93,7 +93,9 @@ def _period(marks: Sequence[str]) -> int:
 def spell_legend(layers: Sequence[LayerPaths]) -> str:
     """Say what the letters of a map mean: `A softmax, G gated delta`."""
     there = dict.fromkeys(path for paths in layers for path in paths)
-    return ", ".join(f"{kind.letter} {kind.name}" for kind in LAYER_KINDS.values() if kind.name in there)
+    return ", ".join(
+        f"{layer_kind.letter} {layer_kind.name}" for layer_kind in LAYER_KINDS.values() if layer_kind.name in there
+    )
 
 
 def count_attending(layers: Sequence[LayerPaths]) -> str:

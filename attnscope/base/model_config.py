@@ -201,8 +201,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if len(layers) == 1:
             return self._under(next(iter(layers)))
         sizes = sorted(size for size in layers if size is not None)
-        named = "/".join(map(str, sizes)) if len(sizes) <= _NAMED else f"{sizes[0]}…{sizes[-1]}"
-        return f"{self.mask}, with window:{named} in {self.n_layers - layers[None]} of {self.n_layers} layers"
+        size_text = "/".join(map(str, sizes)) if len(sizes) <= _NAMED else f"{sizes[0]}…{sizes[-1]}"
+        return f"{self.mask}, with window:{size_text} in {self.n_layers - layers[None]} of {self.n_layers} layers"
 
     def _under(self, window: int | None) -> str:
         return within_window(self.mask, window)
@@ -231,9 +231,9 @@ def check_sizes(config: ModelConfig, where: str) -> None:
         "relative_bias": config.relative_bias,
         "disentangled": config.disentangled,
     }
-    named = [name for name, bias in biases.items() if bias]
-    if len(named) > 1:
-        raise AttnscopeError(f"{' and '.join(named)} are set", where=where, hint="choose one of these biases")
+    set_names = [name for name, bias in biases.items() if bias]
+    if len(set_names) > 1:
+        raise AttnscopeError(f"{' and '.join(set_names)} are set", where=where, hint="choose one of these biases")
     if config.positions == "rope" and config.rotary_width % 2:
         message = f"rotary width {config.rotary_width} is odd"
         raise AttnscopeError(message, where=where, hint="d_head × rope.fraction must be even")

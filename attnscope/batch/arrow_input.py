@@ -44,8 +44,8 @@ def folder_files(folder: str) -> tuple[list[str], str]:
     if (path / _STATE).is_file():
         return _saved_files(path), "arrow"
     kinds = {child: ENDINGS.get(child.suffix[1:]) for child in path.iterdir() if not child.name.startswith(_HIDDEN)}
-    files = sorted(str(child) for child, kind in kinds.items() if kind is not None)
-    formats = sorted({kind for kind in kinds.values() if kind is not None})
+    files = sorted(str(child) for child, file_format in kinds.items() if file_format is not None)
+    formats = sorted({file_format for file_format in kinds.values() if file_format is not None})
     if len(formats) == 1:
         return files, formats[0]
     what = "is a folder with .arrow and .parquet files" if formats else "is a folder without .arrow or .parquet files"
@@ -98,7 +98,7 @@ def from_arrow(files: Sequence[IO[bytes]], name: str, column: str) -> Iterator[I
             _check_column(reader.schema, column, name)
             for batch in map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader:
                 batch.validate(full=True)  # else a damaged offset reads memory that is not the file's
-                yield from (batch.slice(first, _ROWS) for first in range(0, batch.num_rows, _ROWS))
+                yield from (batch.slice(begin, _ROWS) for begin in range(0, batch.num_rows, _ROWS))
 
     yield from _items(batches(), name, column, ".arrow")
 
@@ -112,13 +112,13 @@ def _check_column(schema: Any, column: str, name: str) -> None:
         raise UsageError(message, where=arg("column"), hint=hint)
 
 
-def _is_text(kind: Any) -> bool:
+def _is_text(arrow_type: Any) -> bool:
     from pyarrow import types
 
-    return str(kind.value_type if types.is_dictionary(kind) else kind) in _TEXT
+    return str(arrow_type.value_type if types.is_dictionary(arrow_type) else arrow_type) in _TEXT
 
 
-def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterator[Item]:
+def _items(batches: Iterator[Any], name: str, column: str, file_format: str) -> Iterator[Item]:
     import pyarrow
 
     index = 0
@@ -129,7 +129,7 @@ def _items(batches: Iterator[Any], name: str, column: str, kind: str) -> Iterato
                 index += 1
     except (pyarrow.ArrowException, OSError, EOFError, UnicodeDecodeError, MemoryError) as e:  # of a size or a name
         lines = str(e).splitlines() or [type(e).__name__]
-        raise AttnscopeError(f"damaged {kind} file ({lines[0]})", where=name) from e
+        raise AttnscopeError(f"damaged {file_format} file ({lines[0]})", where=name) from e
 
 
 def _rows(part: Any, name: str) -> list[dict[str, Any]]:

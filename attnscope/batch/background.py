@@ -30,9 +30,9 @@ class RecordSink:
 
     def copy(self, count: int) -> "Counter[str]":
         """Copy the next records of the old dump to the new one and count them by status."""
-        beside = self._journal.beside
+        replacing = self._journal.beside
         statuses = self._journal.copy(count)
-        self._settle(beside)
+        self._settle(replacing)
         return statuses
 
     def skip(self, count: int) -> None:
@@ -59,16 +59,16 @@ class RecordSink:
         """Mark the dump as complete, once its journal is."""
 
     def _append(self, lines: Iterable[bytes], new: int) -> None:
-        beside = self._journal.beside
+        replacing = self._journal.beside
         for line in lines:
             self._journal.append(line)
         self._journal.sync()
         self._journal.settle(new)
-        self._settle(beside)
+        self._settle(replacing)
 
-    def _settle(self, beside: bool) -> None:
+    def _settle(self, replacing: bool) -> None:
         """Name files finally once the journal, written beside an old one until now, has its own name."""
-        if beside and not self._journal.beside:
+        if replacing and not self._journal.beside:
             self._place()
 
     def _place(self) -> None:
@@ -115,6 +115,8 @@ class BackgroundWriter:
     def __enter__(self) -> "BackgroundWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         """Wait until the current window is written, also after an error, so that no line is torn."""
         self._pool.shutdown(wait=True)

@@ -24,8 +24,8 @@ def with_blocks(bounds: Grouping, settings: Settings, costs: Sequence[int]) -> G
     """Return bounds with blocks about as long as a window; they do not depend on a limit, which may grow."""
     share = sum(islice(costs, settings.skip, None)) // _BLOCKS
     of_group = max(_FEWEST, bounds.tokens)
-    most = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * of_group, share))
-    return structs.replace(bounds, block_characters=most, block_texts=of_group)
+    limit = min(CHARACTERS_OF_A_TOKEN * bounds.window_tokens, max(CHARACTERS_OF_A_TOKEN * of_group, share))
+    return structs.replace(bounds, block_characters=limit, block_texts=of_group)
 
 
 class BlockCounter:
@@ -39,9 +39,9 @@ class BlockCounter:
 
     def next(self, characters: int) -> int:
         """Return the block of the next text, counted from 0."""
-        most = self._bounds.most_characters(self._block)
-        full = self._characters + characters > most or self._texts == self._bounds.block_texts
-        if most and self._texts and full:
+        max_characters = self._bounds.most_characters(self._block)
+        full = self._characters + characters > max_characters or self._texts == self._bounds.block_texts
+        if max_characters and self._texts and full:
             self._block = self._block + 1
             self._characters = 0
             self._texts = 0
@@ -56,20 +56,20 @@ def cut_block(costs: Sequence[int], settings: Settings, bounds: Grouping) -> ran
     if end is None or end >= len(costs):
         return range(0)
     blocks = BlockCounter(bounds)
-    first = settings.skip
+    start = settings.skip
     last = 0
     for index, characters in enumerate(islice(costs, settings.skip, end + 1), settings.skip):
         if (block := blocks.next(characters)) != last:
-            first = index
+            start = index
             last = block
-    return range(first, end)
+    return range(start, end)
 
 
 class SelectedItems:
     """The items of an input that `--skip`, `--limit` and `--shard` leave."""
 
-    def __init__(self, given: InputReader, settings: Settings) -> None:
-        self._given = given
+    def __init__(self, reader: InputReader, settings: Settings) -> None:
+        self._given = reader
         self._settings = settings
 
     @property
@@ -79,9 +79,9 @@ class SelectedItems:
 
     def select(self, bounds: Grouping) -> Iterator[Item]:
         """Yield the selected items, each with its block."""
-        (number, count), blocks = self._settings.shard, BlockCounter(bounds)
+        (shard_number, count), blocks = self._settings.shard, BlockCounter(bounds)
         for item in islice(self._given.items(), self._settings.skip, _end(self._settings)):
-            if (block := blocks.next(cost(item))) % count == number - 1:
+            if (block := blocks.next(cost(item))) % count == shard_number - 1:
                 yield replace(item, block=block)
 
     def characters(self) -> int:
@@ -90,10 +90,10 @@ class SelectedItems:
 
     def count(self, bounds: Grouping) -> int:
         """Return the number of selected items."""
-        (number, count), blocks = self._settings.shard, BlockCounter(bounds)
+        (shard_number, count), blocks = self._settings.shard, BlockCounter(bounds)
         if count == 1:
             return sum(1 for _ in self.selected_costs())
-        return sum(blocks.next(characters) % count == number - 1 for characters in self.selected_costs())
+        return sum(blocks.next(characters) % count == shard_number - 1 for characters in self.selected_costs())
 
     def selected_costs(self) -> Iterator[int]:
         """Return the lengths of the texts that `--skip` and `--limit` leave, in characters."""

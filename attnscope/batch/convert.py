@@ -170,10 +170,10 @@ def merge(
 
 def _rows(source: Report | Dump, table: str | None) -> tuple[str, tables.TableRows]:
     settings = settings_of(source) if isinstance(source, Report) else source.header.settings
-    chosen = tables.kind_of(settings, table)
+    table_kind = tables.kind_of(settings, table)
     records = records_of(source) if isinstance(source, Report) else source.records()
-    what = "rows" if chosen == "rows" else f"rows of {chosen}"
-    return what, tables.TableRows(tables.columns(chosen, settings), tables.rows_of(chosen, records))
+    what = "rows" if table_kind == "rows" else f"rows of {table_kind}"
+    return what, tables.TableRows(tables.columns(table_kind, settings), tables.rows_of(table_kind, records))
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def write_dump(
     files: FileSystem | None = None,
     session: Session | None = None,
     on_start: StartCallback | None = None,
-    given: InputReader | None = None,
+    reader: InputReader | None = None,
     on_size: SizeCallback | None = None,
 ) -> Summary:
     """Write a dump, or resume one.
@@ -50,24 +50,24 @@ def write_dump(
         on_size: Called before a new dump with about how much it will take.
     """
     run = run_config(order.settings, order.run)
-    named = {name: read_mask(Path(name)) for name in mask_files(run.mask) if name not in run.matrices}
-    run = replace(run, matrices=run.matrices | named)
+    mask_matrices = {name: read_mask(Path(name)) for name in mask_files(run.mask) if name not in run.matrices}
+    run = replace(run, matrices=run.matrices | mask_matrices)
     until = None if order.max_minutes is None else time.monotonic() + 60 * order.max_minutes
     check_output(order)
     with (
-        nullcontext(given) if given else InputReader(order.input, order.format, order.settings.column) as given,
+        nullcontext(reader) if reader else InputReader(order.input, order.format, order.settings.column) as reader,
         open_dump(order.output, force=order.force, files=files or FileSystem(), settings=order.settings) as (
             journal,
             sink,
         ),
     ):
-        texts = (item.text for item in given.items() if item.text is not None)
+        texts = (item.text for item in reader.items() if item.text is not None)
         session = session or Session(texts)
         source = session.source(run)
         if order.settings.runs_again:
             source.require_model("cutting heads" if "effects" in order.settings.keep else "cutting spans")
-        items = SelectedItems(given, order.settings)
-        loaded = Loader(order, run, session, given.facts(), items, journal).load()
+        items = SelectedItems(reader, order.settings)
+        loaded = Loader(order, run, session, reader.facts(), items, journal).load()
         header = loaded.header
         holds = loaded.holds
         total = items.count(header.grouping)

@@ -49,15 +49,15 @@ class RaggedArray:
         import pyarrow as pa
 
         chunks = []
-        for number, chunk in enumerate(self.chunks):
-            kind = pa.from_numpy_dtype(chunk.dtype)
-            values = pa.Array.from_buffers(kind, chunk.size, [None, pa.py_buffer(chunk.reshape(-1))])
+        for index, chunk in enumerate(self.chunks):
+            arrow_type = pa.from_numpy_dtype(chunk.dtype)
+            values = pa.Array.from_buffers(arrow_type, chunk.size, [None, pa.py_buffer(chunk.reshape(-1))])
             for size in reversed(chunk.shape[1:]):
                 values = pa.FixedSizeListArray.from_arrays(values, int(size))
             if self.offsets is not None:
-                offsets = self.offsets[number]
-                place = pa.Array.from_buffers(pa.int64(), len(offsets), [None, pa.py_buffer(offsets)])
-                values = pa.LargeListArray.from_arrays(place, values)
+                offsets = self.offsets[index]
+                offset_array = pa.Array.from_buffers(pa.int64(), len(offsets), [None, pa.py_buffer(offsets)])
+                values = pa.LargeListArray.from_arrays(offset_array, values)
             chunks.append(values)
         return pa.chunked_array(chunks)
 
@@ -95,12 +95,12 @@ class DumpArrays(Mapping[str, RaggedArray]):
             KeyError: The dump has no record of this number with findings.
         """
         firsts = [int(shard.texts[0]) for shard in self._shards]
-        place = int(np.searchsorted(firsts, index, side="right")) - 1
-        if place < 0 or self._shards[place].place(TEXTS, index) is None:
+        shard_index = int(np.searchsorted(firsts, index, side="right")) - 1
+        if shard_index < 0 or self._shards[shard_index].place(TEXTS, index) is None:
             raise KeyError(index)
-        shard = self._shards[place]
+        shard = self._shards[shard_index]
         numbers = {name: shard.place(name, index) for name in shard.paths}
-        return {name: shard.part(name, number) for name, number in numbers.items() if number is not None}
+        return {name: shard.part(name, part_index) for name, part_index in numbers.items() if part_index is not None}
 
     def __getitem__(self, name: str) -> RaggedArray:
         """Return one quantity of all texts."""

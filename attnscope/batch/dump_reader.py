@@ -61,13 +61,13 @@ class Dump:
     _last_shard: tuple[str, Shard] | None = None
 
     def __post_init__(self) -> None:
-        known = format_of(self.path)
-        read = read_document if known is not None and known.layout == "document" else dump_lines
+        file_format = format_of(self.path)
+        read = read_document if file_format is not None and file_format.layout == "document" else dump_lines
         self._lines: Iterator[bytes] = read(self.path)
-        first = next(self._lines, None)
-        if first is None or not first.startswith(MAGIC):
+        header_line = next(self._lines, None)
+        if header_line is None or not header_line.startswith(MAGIC):
             raise AttnscopeError("is not a dump", where=self.path, hint="create one with attnscope batch")
-        self.header = decoded(first, Header, self.path)
+        self.header = decoded(header_line, Header, self.path)
         if self.header.schema != SCHEMA:
             raise AttnscopeError(
                 f"schema is '{self.header.schema}'", where=self.path, hint=f"this version reads '{SCHEMA}'"
@@ -115,7 +115,7 @@ def read_shard(data: Any, path: Path, digits: int | None) -> Shard:
     """Return the arrays of a shard as views of its bytes; see `shards`."""
     start = 8 + int.from_bytes(data[:8], "little")
     places = decoded(bytes(data[8:start]), dict[str, _Place], path)
-    arrays = {name: _array(data[start:], place, f"{path}: {name}") for name, place in places.items()}
+    arrays = {name: _array(data[start:], entry, f"{path}: {name}") for name, entry in places.items()}
     if TEXTS not in arrays:
         raise AttnscopeError(f"has no array '{TEXTS}'", where=path, hint=_RESTORE)
     return Shard(arrays, digits)
@@ -142,13 +142,13 @@ def dump_lines(path: Path) -> Iterator[bytes]:
     crc = 0
     try:
         with open_lines(path) as file:
-            for number, line in enumerate(bounded_lines(file, path), 1):
+            for line_number, line in enumerate(bounded_lines(file, path), 1):
                 if not line.endswith(b"\n"):
                     raise AttnscopeError(_UNFINISHED, where=path, hint=_GO_ON)
                 unsealed = unseal(line, crc)
                 if unsealed is None:
-                    if number > 1:
-                        raise AttnscopeError("the line is damaged", where=f"{path}:{number}", hint=_RESTORE)
+                    if line_number > 1:
+                        raise AttnscopeError("the line is damaged", where=f"{path}:{line_number}", hint=_RESTORE)
                     hint = f"pass a file that attnscope batch wrote; if it is one, {_RESTORE}"
                     raise AttnscopeError("is not a dump, or its first line is damaged", where=path, hint=hint)
                 body, crc = unsealed
@@ -166,10 +166,10 @@ def _read(path: Path) -> bytes:
         raise AttnscopeError(f"cannot be read ({e.strerror})", where=path) from e
 
 
-def decoded(data: bytes | msgspec.Raw, kind: Any, path: Path) -> Any:
-    """Return a line of a dump as the Header, Record or End that `kind` names."""
+def decoded(data: bytes | msgspec.Raw, line_type: Any, path: Path) -> Any:
+    """Return a line of a dump as the Header, Record or End that `line_type` names."""
     try:
-        return decode_json(data, kind)
+        return decode_json(data, line_type)
     except ValueError as e:  # msgspec.DecodeError is one
         raise AttnscopeError(f"is not a dump ({e})", where=path, hint="create one with attnscope batch") from e
 
@@ -184,12 +184,12 @@ def _with_arrays(record: Record, shard: Shard, path: Path) -> Record:
         raise AttnscopeError(f"its arrays do not match its records ({e})", where=path, hint=_RESTORE) from e
 
 
-def _array(data: Any, place: _Place, where: str) -> Any:
-    low, high = place.data_offsets
-    dtype = np.dtype(DTYPES[place.dtype])
-    if high > len(data) or dtype.itemsize * prod(place.shape) != high - low:
+def _array(data: Any, entry: _Place, where: str) -> Any:
+    low, high = entry.data_offsets
+    dtype = np.dtype(DTYPES[entry.dtype])
+    if high > len(data) or dtype.itemsize * prod(entry.shape) != high - low:
         raise AttnscopeError("its size does not match its shape", where=where, hint=_RESTORE)
-    return np.frombuffer(data[low:high], dtype=dtype).reshape(place.shape)
+    return np.frombuffer(data[low:high], dtype=dtype).reshape(entry.shape)
 
 
 _LARGEST = 1 << 62

@@ -35,12 +35,12 @@ class DumpFormat:
 
 def ending_of(path: Path) -> str:
     """Return the ending that names the format: a known one such as `.jsonl.gz`, else the last suffix."""
-    known = [
+    endings = [
         dump_format.ending
         for dump_format in DUMP_FORMATS
         if dump_format.ending and path.name.endswith(dump_format.ending)
     ]
-    return max(known, key=len, default=path.suffix)
+    return max(endings, key=len, default=path.suffix)
 
 
 def format_of(path: Path) -> DumpFormat | None:

@@ -134,17 +134,17 @@ def open_lines(path: Path, end: int | None = None) -> Iterator[io.BufferedReader
 def bounded_lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
     """Yield the lines of a dump, none long enough to fill the memory: a few packed bytes may hold a very long one."""
     limit = _LARGEST_HEADER
-    number = 1
+    line_number = 1
     while line := file.readline(limit + 1):
         if len(line) > limit:
-            if number == 1:
+            if line_number == 1:
                 hint = "create one with attnscope batch, under a name that is free"
                 raise AttnscopeError("is not a dump", where=path, hint=hint)
             message = f"the line is longer than {limit:,} bytes, a part of the memory that is free"
-            raise AttnscopeError(message, where=f"{path}:{number}", hint="free memory")
+            raise AttnscopeError(message, where=f"{path}:{line_number}", hint="free memory")
         yield line
-        limit = limit if number > 1 else available_memory() // _COPIES
-        number = number + 1
+        limit = limit if line_number > 1 else available_memory() // _COPIES
+        line_number = line_number + 1
 
 
 def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
@@ -154,14 +154,14 @@ def whole_frames(path: Path, packing: Packing, start: bytes) -> int:
             raise not_a_dump(path)
         file.seek(0)
         reader = FrameReader(file, packing.new_reader, packing.damage)
-        first = b""
+        beginning = b""
         try:
             while part := reader.read(_BUFFER_BYTES):
-                if not reader.complete and len(first) < _LARGEST_HEADER:
-                    first += part
+                if not reader.complete and len(beginning) < _LARGEST_HEADER:
+                    beginning += part
         except TruncatedFrame as e:
             if not reader.complete:
-                _check_header_frame(path, first, start)
+                _check_header_frame(path, beginning, start)
             if _has_frame(file, packing, reader.complete + 1):
                 raise damaged_frame(path, reader.complete, e) from e
         except EOFError as e:
@@ -176,18 +176,18 @@ def _check_header_frame(path: Path, content: bytes, start: bytes) -> None:
         raise not_a_dump(path)
 
 
-def _has_frame(file: BinaryIO, packing: Packing, place: int) -> bool:
+def _has_frame(file: BinaryIO, packing: Packing, offset: int) -> bool:
     """Tell whether a whole frame starts at or after a place: bytes before it are then damaged, not truncated."""
     with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-        while (place := content.find(packing.magic, place)) >= 0:
-            file.seek(place)
+        while (offset := content.find(packing.magic, offset)) >= 0:
+            file.seek(offset)
             reader = FrameReader(file, packing.new_reader, packing.damage)
             with suppress(EOFError):
                 while not reader.complete and reader.read(_BUFFER_BYTES):
                     pass
             if reader.complete:
                 return True
-            place += 1
+            offset += 1
     return False
 
 
@@ -196,9 +196,9 @@ def not_a_dump(path: Path) -> AttnscopeError:
     return AttnscopeError("exists and is not a dump", where=path, hint=f"pass {arg('force', True)} to overwrite it")
 
 
-def damaged_frame(path: Path, place: int, why: Exception) -> AttnscopeError:
+def damaged_frame(path: Path, offset: int, why: Exception) -> AttnscopeError:
     """Return the error about a frame that starts at a place."""
-    message = f"the frame at byte {place:,} is damaged ({why})"
+    message = f"the frame at byte {offset:,} is damaged ({why})"
     return AttnscopeError(
         message, where=path, hint=f"restore it from a backup, or start over with {arg('force', True)}"
     )

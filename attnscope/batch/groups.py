@@ -61,17 +61,17 @@ def group_texts(sizes: Sequence[TextSize], bounds: Grouping) -> list[list[int]]:
     groups: list[list[int]] = []
     last = TextSize(0, 0, 0)
     values = 0
-    for place in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):
-        size = sizes[place]
+    for index in sorted(range(len(sizes)), key=lambda i: (sizes[i].longest, sizes[i].tokens, sizes[i].sources)):
+        size = sizes[index]
         # Texts are sorted by length, so the new text is the longest: the others are padded to its length.
         fits = (
             groups and (len(groups[-1]) + 1) * size.longest <= bounds.tokens and values + size.values <= bounds.values
         )
         if fits and size.can_share_group(last):
-            groups[-1].append(place)
+            groups[-1].append(index)
             values += size.values
         else:
-            groups.append([place])
+            groups.append([index])
             values = size.values
         last = size
     return groups

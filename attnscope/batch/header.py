@@ -134,8 +134,8 @@ class Grouping(msgspec.Struct, frozen=True):
         """Return how many characters the texts of a block may have, counted from 0; 0 for no limit."""
         if not self.first_window_tokens:
             return self.block_characters
-        first = CHARACTERS_OF_A_TOKEN * self.first_window_tokens
-        return min(self.block_characters, first << min(4 * block, 32))
+        first_limit = CHARACTERS_OF_A_TOKEN * self.first_window_tokens
+        return min(self.block_characters, first_limit << min(4 * block, 32))
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):

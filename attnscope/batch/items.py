@@ -60,39 +60,39 @@ def _text_item(index: int, line: int, name: str, values: dict[str, Any], fields:
     text = TextInput(
         values["text"], values.get("pair"), values.get("context"), f"{name}:{line}", chat=values.get("chat")
     )
-    given = (text.text, text.pair, text.context) if text.chat is None else text.chat
-    number = _digest(msgspec.json.encode(given))
-    return Item(index, line, _named(values.get("id"), line), number, text, fields)
+    content = (text.text, text.pair, text.context) if text.chat is None else text.chat
+    digest = _digest(msgspec.json.encode(content))
+    return Item(index, line, _named(values.get("id"), line), digest, text, fields)
 
 
-def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, given: Any = None) -> Item:
-    return Item(index, line, _named(given, line), _digest(raw), None, error=error.line(on_command_line))
+def _failed_item(index: int, line: int, raw: bytes, error: AttnscopeError, own_id: Any = None) -> Item:
+    return Item(index, line, _named(own_id, line), _digest(raw), None, error=error.line(on_command_line))
 
 
-def _named(given: Any, line: int) -> int | str:
-    return line if given in (None, "") else given
+def _named(own_id: Any, line: int) -> int | str:
+    return line if own_id in (None, "") else own_id
 
 
 def from_arrays(name: str) -> Iterator[Item]:
     """Yield the texts of a file of queries, keys and values."""
     for index, text in enumerate(from_file(Path(name)).inputs):
-        number = _digest(msgspec.json.encode((text.text, text.pair, text.context)))
-        yield Item(index, index + 1, index + 1, number, text)
+        digest = _digest(msgspec.json.encode((text.text, text.pair, text.context)))
+        yield Item(index, index + 1, index + 1, digest, text)
 
 
 def from_txt(file: IO[bytes], name: str) -> Iterator[Item]:
     """Yield one text a line, blank ones included."""
-    for number, start, line in read_lines(file):
+    for line_number, start, line in read_lines(file):
         try:
-            yield _text_item(number - 1, number, name, {"text": decode_line(line, start)}, {})
+            yield _text_item(line_number - 1, line_number, name, {"text": decode_line(line, start)}, {})
         except AttnscopeError as e:
-            yield _failed_item(number - 1, number, line or b"", e)
+            yield _failed_item(line_number - 1, line_number, line or b"", e)
 
 
 def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
     """Yield one JSON object a line, blank lines left out; a line that is a list has the messages of a chat."""
     index = 0
-    for number, start, line in read_lines(file):
+    for line_number, start, line in read_lines(file):
         if line is not None and not line.strip():
             continue
         members: dict[str, Any] = {}
@@ -102,9 +102,9 @@ def from_jsonl(file: IO[bytes], name: str, column: str) -> Iterator[Item]:
             if not text.lstrip().startswith("["):
                 members = _member(text, dict[str, msgspec.Raw], None)
             _check_depth(text)
-            item = _text_item(index, number, name, *_object(dict(members), column))
+            item = _text_item(index, line_number, name, *_object(dict(members), column))
         except AttnscopeError as e:
-            item = _failed_item(index, number, line or b"", e, _id(members))
+            item = _failed_item(index, line_number, line or b"", e, _id(members))
         yield item
         index += 1
 
@@ -120,24 +120,24 @@ def _id(members: dict[str, Any]) -> int | str | None:
 def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split the members into known ones and others, which are copied."""
     if column in members:
-        known: dict[str, Any] = {"text": _member(members.pop(column), str, column)}
+        values: dict[str, Any] = {"text": _member(members.pop(column), str, column)}
     elif MESSAGES in members:
-        given = {key: _member(members.pop(key), Any, key) for key in CHAT_KEYS if key in members}
-        known = {"text": "", "chat": chat_of(given, MESSAGES)}
+        chat_members = {key: _member(members.pop(key), Any, key) for key in CHAT_KEYS if key in members}
+        values = {"text": "", "chat": chat_of(chat_members, MESSAGES)}
     else:
         hint = f"set {arg('column')} to the member that holds the text"
         raise AttnscopeError(f"no member '{column}' or '{MESSAGES}'", hint=hint)
     for key in [key for key in _KINDS if key in members]:
-        known[key] = _member(members.pop(key), _KINDS[key], key)
+        values[key] = _member(members.pop(key), _KINDS[key], key)
     for key, data in members.items():
         # A number such as 1e999, copied as it is, would make the whole dump unreadable.
         _member(data, Any, key)
-    return known, members
+    return values, members
 
 
-def _member(data: Any, kind: Any, key: str | None) -> Any:
+def _member(data: Any, value_type: Any, key: str | None) -> Any:
     try:
-        return decode_json(data, kind)
+        return decode_json(data, value_type)
     except ValueError as e:  # msgspec.DecodeError is one
         raise _wrong(e, key) from e
 
@@ -168,17 +168,17 @@ def from_table(file: IO[bytes], name: str, column: str, delimiter: str) -> Itera
     check_header(header, column, name)
     index = 0
     while True:
-        number = reader.line_num + 1
+        line_number = reader.line_num + 1
         try:
             cells = next(reader, None)
         except csv.Error as e:
-            yield _failed_item(index, number, str(e).encode(), AttnscopeError(f"not valid CSV ({e})"))
+            yield _failed_item(index, line_number, str(e).encode(), AttnscopeError(f"not valid CSV ({e})"))
         else:
             if cells is None:
                 return
             if not cells:
                 continue  # a blank line
-            yield _row(index, number, name, header, cells, column)
+            yield _row(index, line_number, name, header, cells, column)
         index += 1
 
 
@@ -204,35 +204,37 @@ def check_header(header: list[str], column: str, name: str) -> None:
         raise AttnscopeError(f"has several columns '{twice[0]}'", where=name, hint="rename all but one of them")
 
 
-def _row(index: int, number: int, name: str, header: list[str], cells: list[str], column: str) -> Item:
+def _row(index: int, line_number: int, name: str, header: list[str], cells: list[str], column: str) -> Item:
     raw = "\0".join(cells).encode(errors="surrogateescape")
     if len(cells) != len(header):
         message = f"{len(cells)} cells, but the header has {len(header)}"
-        return _failed_item(index, number, raw, AttnscopeError(message, hint="quote cells that contain the separator"))
+        return _failed_item(
+            index, line_number, raw, AttnscopeError(message, hint="quote cells that contain the separator")
+        )
     row = dict(zip(header, cells, strict=True))
     try:
         raw.decode()
     except UnicodeDecodeError as e:
-        given = row.get("id", "").encode(errors="ignore").decode()
-        own = given if given == row.get("id") else None  # it may be what is wrong
-        return _failed_item(index, number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"), own)
-    return from_row(index, number, name, row, column)
+        id_text = row.get("id", "").encode(errors="ignore").decode()
+        own = id_text if id_text == row.get("id") else None  # it may be what is wrong
+        return _failed_item(index, line_number, raw, AttnscopeError(f"byte 0x{raw[e.start]:02x} is not UTF-8"), own)
+    return from_row(index, line_number, name, row, column)
 
 
-def from_row(index: int, number: int, name: str, row: dict[str, Any], column: str) -> Item:
+def from_row(index: int, line_number: int, name: str, row: dict[str, Any], column: str) -> Item:
     """Return a row of a table."""
     text = row.pop(column)
-    known = dict[str, Any]()
+    values = dict[str, Any]()
     try:
         for key in [key for key in _KINDS if key in row]:
-            known[key] = _typed(row.pop(key), key)
+            values[key] = _typed(row.pop(key), key)
         if not isinstance(text, str):
             raise AttnscopeError(f"{column}: no text")
     except AttnscopeError as e:
-        return _failed_item(index, number, repr(text).encode(), e, known.get("id"))
+        return _failed_item(index, line_number, repr(text).encode(), e, values.get("id"))
     # A table holds more than JSON does, such as times.
     fields = msgspec.to_builtins(row, str_keys=True, enc_hook=str)
-    return _text_item(index, number, name, known | {"text": text}, fields)
+    return _text_item(index, line_number, name, values | {"text": text}, fields)
 
 
 def _typed(value: Any, key: str) -> Any:

@@ -97,18 +97,18 @@ def unseal(line: bytes, crc: int) -> tuple[bytes, int] | None:
 def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
     """Read a journal, and check every whole line of it; if it is of whole frames (`framed`), no line may be torn."""
     state = JournalState()
-    for number, line in enumerate(bounded_lines(file, path), 1):
-        if number == 1 and not line.startswith(MAGIC[: len(line)]):
+    for line_number, line in enumerate(bounded_lines(file, path), 1):
+        if line_number == 1 and not line.startswith(MAGIC[: len(line)]):
             raise not_a_dump(path)
         if not line.endswith(b"\n") and not framed:
             break  # torn
         unsealed = unseal(line, state.crc)
         if unsealed is None or state.ended:
             hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
-            raise AttnscopeError("the line is damaged", where=f"{path}:{number}", hint=hint)
+            raise AttnscopeError("the line is damaged", where=f"{path}:{line_number}", hint=hint)
         body, state.crc = unsealed
         state.size += len(line)
-        if number == 1:
+        if line_number == 1:
             state.header = body
         else:
             try:
@@ -116,7 +116,7 @@ def scan(file: BinaryIO, path: Path, *, framed: bool = False) -> JournalState:
             except ValueError as e:  # msgspec.DecodeError is one
                 hint = f"another program wrote it: restore it from a backup, or pass {arg('force', True)} to start over"
                 raise AttnscopeError(
-                    f"the line is not a record of a dump ({e})", where=f"{path}:{number}", hint=hint
+                    f"the line is not a record of a dump ({e})", where=f"{path}:{line_number}", hint=hint
                 ) from e
     return state
 
@@ -325,7 +325,9 @@ class Journal:
     def __enter__(self) -> "Journal":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self._close()
 
 

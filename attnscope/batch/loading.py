@@ -98,16 +98,16 @@ def open_worker(settings: Settings, run: RunConfig, session: Session) -> tuple[M
     run = run_config(settings, run)
     model, bounds, holds = _open(settings, run, session)
     source = session.source(run)
-    _, most = _window_tokens(source, bounds, model.device.type, _count_cuts(settings, run, source))
-    return model, replace(bounds, window_tokens=most, threads=limit_threads(run.threads or 0)), holds
+    _, max_tokens = _window_tokens(source, bounds, model.device.type, _count_cuts(settings, run, source))
+    return model, replace(bounds, window_tokens=max_tokens, threads=limit_threads(run.threads or 0)), holds
 
 
 def _open(
-    settings: Settings, run: RunConfig, session: Session, given: Grouping | None = None
+    settings: Settings, run: RunConfig, session: Session, wanted_bounds: Grouping | None = None
 ) -> tuple[ModelWorker, Grouping, int]:
     """Open a model, with bounds of groups, or the given ones; see open_worker."""
     bounds, holds, stream_reason, memory = _group_limits(settings, run, session.source(run))
-    bounds = given or bounds
+    bounds = wanted_bounds or bounds
     return ModelWorker(run, settings, session, bounds.tokens, stream_reason, memory), bounds, holds
 
 
@@ -145,9 +145,9 @@ class Loader:
             count = "there is one GPU" if gpus == 1 else f"there are {gpus} GPUs"
             raise UsageError(count, where=arg("workers", workers), hint=f"use {gpus}, or auto")
 
-        def work(number: int) -> ModelWorker:
+        def work(index: int) -> ModelWorker:
             limit_threads(header.grouping.threads)
-            mine = replace(run, device=device if workers == 1 else f"cuda:{number}")
+            mine = replace(run, device=device if workers == 1 else f"cuda:{index}")
             return _open(settings, mine, session, header.grouping)[0]
 
         return Loaded(work, header, holds, workers)
@@ -195,8 +195,10 @@ class Loader:
             if model.device.type == "cpu":  # on a GPU, each worker has a copy of its own
                 model.warm_up()  # workers that are forked now share the weights
         if old is None:
-            first, most = _window_tokens(source, bounds, model.device.type, _count_cuts(settings, run, source))
-            bounds = replace(bounds, window_tokens=most, first_window_tokens=first)
+            first_tokens, window_tokens = _window_tokens(
+                source, bounds, model.device.type, _count_cuts(settings, run, source)
+            )
+            bounds = replace(bounds, window_tokens=window_tokens, first_window_tokens=first_tokens)
             bounds = with_blocks(bounds, settings, self.items.costs)
         if workers is None:
             a_token = source.config.n_layers * layer_parameters(source.config)
@@ -212,7 +214,7 @@ class Loader:
         new = Header(SCHEMA, origin, mask, settings, self.facts, bounds, cells, dict(self.order.configured))
         if old is not None:
             _check_same(old, new, journal.path)
-        return Loaded(lambda number: model, new, holds, workers)
+        return Loaded(lambda index: model, new, holds, workers)
 
 
 def choose_workers(bounds: Grouping, threads: int | None, items: SelectedItems, a_token: float) -> tuple[int, Grouping]:
@@ -266,10 +268,10 @@ def _group_limits(settings: Settings, run: RunConfig, source: ModelSource) -> tu
     a_token += sum(bytes_per_token(source)) if cut else 0
     limits = _device_limits(run, a_token)
     if run.max_memory is None:
-        needed = limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES
-        if needed > spare:
+        size = limits.tokens * a_token + 4 * limits.values * NUMBER_BYTES
+        if size > spare:
             message = (
-                f"a group of texts needs {format_bytes(needed)}, but half of the free memory is {format_bytes(spare)}"
+                f"a group of texts needs {format_bytes(size)}, but half of the free memory is {format_bytes(spare)}"
             )
             raise AttnscopeError(message, hint=f"free some memory, or use smaller groups with {arg('max_memory')}")
         return Grouping(limits.tokens, limits.values, limits.window, 0), numbers // 4, stream_reason, memory
@@ -313,12 +315,12 @@ def _window_tokens(source: ModelSource, bounds: Grouping, device: str, cuts: int
     a_pass = source.config.n_layers * layer_parameters(source.config)
     least = _FEWEST if device == "cpu" and a_pass <= _LARGE else max(bounds.tokens, _ON_CPU.tokens)
     work = (_ON_CPU if device == "cpu" else _ON_GPU).work
-    most = max(1 if cuts else least, int(work / max(1, (1 + cuts) * a_pass)))
-    return (0 if a_pass > _LARGE else min(_FIRST, max(1, most // 128))), most
+    limit = max(1 if cuts else least, int(work / max(1, (1 + cuts) * a_pass)))
+    return (0 if a_pass > _LARGE else min(_FIRST, max(1, limit // 128))), limit
 
 
-def _power_of_two(number: int) -> int:
-    return 1 << max(0, int(number).bit_length() - 1)
+def _power_of_two(value: int) -> int:
+    return 1 << max(0, int(value).bit_length() - 1)
 
 
 def _check_same(old: Header, new: Header, path: Path) -> None:

@@ -90,9 +90,9 @@ def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda
         lines.put([encode(part_set.header)])
         parts = [PartLines(part.lines) for part in part_set.parts]
         try:
-            for number, bodies in _in_input_order(parts, part_set):
+            for part_index, bodies in _in_input_order(parts, part_set):
                 if folders:
-                    _copy_shards(part_set.parts[number].path, target, bodies)
+                    _copy_shards(part_set.parts[part_index].path, target, bodies)
                 lines.put(bodies)
                 done += len(bodies)
                 on_progress(done)
@@ -109,19 +109,19 @@ def write_merged(part_set: PartSet, target: Path, on_progress: Progress = lambda
 
 def _in_input_order(parts: list[PartLines], part_set: PartSet) -> Iterator[tuple[int, list[bytes]]]:
     """Yield chunks of records, and the number of the part of each; OutOfOrder if one is missing or there twice."""
-    order = [(part.next_index, number) for number, part in enumerate(parts)]
+    order = [(part.next_index, part_index) for part_index, part in enumerate(parts)]
     heapify(order)
     due = part_set.header.settings.skip
     end = due + part_set.total
     while order[0][0] < END_LINE:
-        index, number = heappop(order)
+        index, part_index = heappop(order)
         following = min(order[0][0], end) if order else end
         if index != due or following <= index:
             what = f"record {due} is missing" if index > due else f"record {index} is there twice"
-            raise OutOfOrder(what, where=parts[number].path, hint=RESTORE)
-        for bodies in parts[number].runs(following - index):
-            yield number, bodies
-        heappush(order, (parts[number].next_index, number))
+            raise OutOfOrder(what, where=parts[part_index].path, hint=RESTORE)
+        for bodies in parts[part_index].runs(following - index):
+            yield part_index, bodies
+        heappush(order, (parts[part_index].next_index, part_index))
         due = following
 
 

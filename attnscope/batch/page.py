@@ -31,38 +31,38 @@ def page_of(source: Path) -> tuple[Iterator[bytes], str]:
     if report is not None:
         return export(report, Path("page.html")), counted(len(report.texts), "text")
     walk = dump_source(source)
-    chosen = 0
+    text_count = 0
     rows = 0
     for text in itertools.takewhile(walk.store.reach, itertools.count()):
         scene = walk.scene(Variant(text, walk.masks[0]))
         rows += 0 if scene is None else len(scene.layers) * len(scene.heads) * len(scene.queries.positions)
-        if chosen and rows > _ROWS:
+        if text_count and rows > _ROWS:
             break
-        chosen += 1
+        text_count += 1
     exact = rows <= _EXACT
     walk.store.reach(None)
     saved = {
-        (number, 0): SavedText(text.scene, partial(_heads, text, exact=exact))
-        for number in range(chosen)
-        for text in (walk.saved[number, 0],)
+        (text_index, 0): SavedText(text.scene, partial(_heads, text, exact=exact))
+        for text_index in range(text_count)
+        for text in (walk.saved[text_index, 0],)
     }
-    shown = SavedSource(walk.texts[:chosen], walk.masks, saved)
+    page_source = SavedSource(walk.texts[:text_count], walk.masks, saved)
     header = Dump(source).header
-    parts = _parts(header, shown, walk.total)
-    return as_html(parts, f"{header.input.name} · attnscope batch"), counted(chosen, "text")
+    parts = _parts(header, page_source, walk.total)
+    return as_html(parts, f"{header.input.name} · attnscope batch"), counted(text_count, "text")
 
 
-def _parts(header: Header, shown: SavedSource, total: int) -> Iterator[ViewPart | Walk]:
+def _parts(header: Header, page_source: SavedSource, total: int) -> Iterator[ViewPart | Walk]:
     yield from report_header(header.provenance, header.mask, DisplaySettings(2, options=False))
     lines = [("dump", (*untrusted(header.input.name), *note(f" · {counted(total, 'text')} with findings")))]
-    if len(shown.texts) < total:
-        lines.append(("note", note(f"the page has the first {len(shown.texts)} of {total:,} texts")))
+    if len(page_source.texts) < total:
+        lines.append(("note", note(f"the page has the first {len(page_source.texts)} of {total:,} texts")))
     yield Facts(lines)
-    yield Walk(shown)
+    yield Walk(page_source)
 
 
 def _heads(text: SavedText, *, exact: bool) -> _Heads:
-    return {place: partial(_head, make, exact=exact) for place, make in text.heads().items()}
+    return {head: partial(_head, make, exact=exact) for head, make in text.heads().items()}
 
 
 def _head(make: Callable[[], WalkHead], *, exact: bool) -> WalkHead:

@@ -49,23 +49,23 @@ class ParquetSink(RecordSink):
         self._settings = settings
         self._files = files
         self._kinds = _kinds(settings)
-        for kind in self._kinds:
-            tables.kind_of(settings, kind)
+        for table_kind in self._kinds:
+            tables.kind_of(settings, table_kind)
         with naming_errors(folder):
-            for place in (folder, *self._folders):
-                files.make_folder(place)
+            for target in (folder, *self._folders):
+                files.make_folder(target)
             (folder / COMPLETE).unlink(missing_ok=True)
         if not journal.beside:
             self._place()
 
     @property
     def _folders(self) -> list[Path]:
-        return [self._folder] if len(self._kinds) == 1 else [self._folder / kind for kind in self._kinds]
+        return [self._folder] if len(self._kinds) == 1 else [self._folder / table_kind for table_kind in self._kinds]
 
     def encode(self, records: Sequence[Record], new: int) -> _TableFiles:
         there = [record for record in records if record.status == "ok"]
         name = check = None
-        files = [_table(kind, self._settings, there) for kind in self._kinds] if there else []
+        files = [_table(table_kind, self._settings, there) for table_kind in self._kinds] if there else []
         if there:
             name = f"{there[0].index:09d}.parquet"
             crc = 0
@@ -76,12 +76,12 @@ class ParquetSink(RecordSink):
         return _TableFiles(name, check, files, lines)
 
     def write_encoded(self, encoded: _TableFiles, new: int) -> None:
-        beside = self._journal.beside
+        replacing = self._journal.beside
         if encoded.name is not None:
             self.written.shards[encoded.name] = encoded.check
             for folder, data in zip(self._folders, encoded.files, strict=True):
                 self._write(folder, encoded.name, data)
-                if not beside:
+                if not replacing:
                     self._give_name(folder, encoded.name)
         self._append(encoded.lines, new)
 
@@ -92,8 +92,8 @@ class ParquetSink(RecordSink):
 
     def _new(self, folder: Path, name: str) -> Path:
         """Return the name of a part that the manifest may not name yet, outside of what readers see."""
-        place = "" if folder == self._folder else f"{folder.name}."
-        return self._folder.with_name(f".{self._folder.name}.{place}{name}.new")
+        prefix = "" if folder == self._folder else f"{folder.name}."
+        return self._folder.with_name(f".{self._folder.name}.{prefix}{name}.new")
 
     def _write(self, folder: Path, name: str, data: bytes) -> None:
         with naming_errors(folder / name):
@@ -111,8 +111,8 @@ class ParquetSink(RecordSink):
 
     def _place(self) -> None:
         """Rename parts as the manifest names them, and remove others."""
-        named = self.written.shards
-        for name, check in named.items():
+        shards = self.written.shards
+        for name, check in shards.items():
             new = [self._new(folder, name) for folder in self._folders]
             if all(path.exists() for path in new) and files_checksum(new) == check:
                 for folder in self._folders:
@@ -121,9 +121,9 @@ class ParquetSink(RecordSink):
             for path in self._folder.parent.glob(f".{self._folder.name}.*.parquet.new"):
                 self._files.remove(path)
             for path in [path for folder in self._folders for path in folder.glob("*.parquet")]:
-                if path.name not in named:
+                if path.name not in shards:
                     self._files.remove(path)
-        for path in [folder / name for name in named for folder in self._folders]:
+        for path in [folder / name for name in shards for folder in self._folders]:
             if not path.is_file():
                 hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
                 message = f"the part {path.parent.name}/{path.name} is missing"
@@ -134,12 +134,12 @@ def _kinds(settings: Settings) -> tuple[str, ...]:
     return settings.tables or (tables.kind_of(settings, None),)
 
 
-def _table(kind: str, settings: Settings, records: list[Record]) -> bytes:
+def _table(table_kind: str, settings: Settings, records: list[Record]) -> bytes:
     import pyarrow as pa
     from pyarrow import parquet
 
-    schema = tables.arrow_schema(tables.columns(kind, settings))
-    rows = [tables.arrow_table(table, schema) for record in records for table in tables.tables(kind, record)]
+    schema = tables.arrow_schema(tables.columns(table_kind, settings))
+    rows = [tables.arrow_table(table, schema) for record in records for table in tables.tables(table_kind, record)]
     content = io.BytesIO()
     words = [name for name in schema.names if name in tables.WORDS]
     table = pa.concat_tables([schema.empty_table(), *rows]).combine_chunks()
@@ -150,7 +150,7 @@ def _table(kind: str, settings: Settings, records: list[Record]) -> bytes:
     return content.getvalue()
 
 
-def verify_folder(folder: Path, settings: Settings, named: Collection[str]) -> None:
+def verify_folder(folder: Path, settings: Settings, part_names: Collection[str]) -> None:
     """Refuse a folder without the file that marks it as complete, or with other files that readers take for parts."""
     PARQUET.require("a .parquet folder", where=folder)
     from pyarrow import ArrowException, parquet
@@ -172,7 +172,7 @@ def verify_folder(folder: Path, settings: Settings, named: Collection[str]) -> N
         if not intact:
             raise AttnscopeError(f"{COMPLETE} is damaged", where=folder, hint=hint)
     for path in sorted(folder.rglob("*.parquet")):
-        if path.name not in named and path != marker:
+        if path.name not in part_names and path != marker:
             raise AttnscopeError("is no part of the dump", where=path, hint="move it elsewhere")
 
 

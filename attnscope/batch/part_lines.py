@@ -45,13 +45,13 @@ class PartLines:
 
     def runs(self, count: int) -> Iterator[list[bytes]]:
         """Yield the JSON of the next records in chunks, each frame by itself; OutOfOrder if another record comes."""
-        first = self.next_index
+        first_index = self.next_index
         begun = self._number
         with naming_errors(self.path, reading=True), open(self.path, "rb") as file:
             while (left := begun + count - self._number) > 0:
                 bodies = self._chunk(file, left)
-                if first >= 0 and self._index(bodies[-1]) != first + self._number - begun - 1:
-                    message = f"the records from {first} on have gaps or are there twice"
+                if first_index >= 0 and self._index(bodies[-1]) != first_index + self._number - begun - 1:
+                    message = f"the records from {first_index} on have gaps or are there twice"
                     raise OutOfOrder(message, where=self.path, hint=RESTORE)
                 if len(bodies) == left:
                     self.next_index = self._peek(file)
@@ -75,16 +75,16 @@ class PartLines:
             pass
         self.records -= 1
 
-    def _chunk(self, file: BinaryIO, most: int) -> list[bytes]:
-        """Read and check at most `most` lines, and return their JSON."""
+    def _chunk(self, file: BinaryIO, max_lines: int) -> list[bytes]:
+        """Read and check at most `max_lines` lines, and return their JSON."""
         file.seek(self._place)
         if self._packing is None:
-            lines = file.readlines(_CHUNK)[:most]
+            lines = file.readlines(_CHUNK)[:max_lines]
             self._place += sum(map(len, lines))
         else:
             content, size = self._frame(file, self._packing)
             every = BytesIO(content).readlines()
-            lines = every[self._inside : self._inside + most]
+            lines = every[self._inside : self._inside + max_lines]
             self._inside += len(lines)
             if self._inside == len(every):
                 self._place = self._place + size

@@ -82,7 +82,7 @@ class PartSet:
         """Return which parts are missing or not finished."""
         gaps = []
         if self.missing:
-            shards = [f"{number}/{self.count}" for number in self.missing]
+            shards = [f"{shard}/{self.count}" for shard in self.missing]
             gaps.append(f"{len(shards):,} missing ({listed(shards, _NAMED)})")
         if self.unfinished:
             names = [f"{part.path} has {part.records:,} records" for part in self.unfinished]
@@ -175,27 +175,27 @@ def gather_parts_of(paths: Sequence[Path], *, count: bool = False) -> PartSet:
     empty = [part.path for part in every if part.header is None]
     if not parts or parts[0].header is None:
         raise AttnscopeError("none of the parts has a header yet", where=paths[0], hint="wait until batch has started")
-    first = parts[0]
+    base = parts[0]
     header = whole_header(parts[0].header)
     seen: dict[int, ShardPart] = {}
     for part in parts:
         assert part.header is not None
-        number, shards = part.shard
-        if shards != first.shard[1]:
-            message = f"is shard {number} of {shards}, but {first.path} is shard {first.shard[0]} of {first.shard[1]}"
+        shard, shards = part.shard
+        if shards != base.shard[1]:
+            message = f"is shard {shard} of {shards}, but {base.path} is shard {base.shard[0]} of {base.shard[1]}"
             raise AttnscopeError(message, where=part.path, hint="merge the parts of one run")
-        if number in seen:
-            message = f"is shard {number}/{shards}, as is {seen[number].path}"
+        if shard in seen:
+            message = f"is shard {shard}/{shards}, as is {seen[shard].path}"
             raise AttnscopeError(message, where=part.path, hint="pass each shard once")
-        seen[number] = part
+        seen[shard] = part
         change = find_change(header, whole_header(part.header))
         if change is not None:
-            message = f"does not belong to the same dump as {first.path}: {change.replace('now it is', 'this one')}"
+            message = f"does not belong to the same dump as {base.path}: {change.replace('now it is', 'this one')}"
             raise AttnscopeError(message, where=part.path, hint="run batch with the same options for every shard")
     return PartSet(
         parts,
         header,
-        [number for number in range(1, first.shard[1] + 1) if number not in seen],
+        [shard for shard in range(1, base.shard[1] + 1) if shard not in seen],
         [part for part in parts if part.end is None],
         empty,
     )
@@ -208,19 +208,19 @@ def whole_header(header: Header) -> Header:
 
 def describe_status(part_set: PartSet, *, alone: bool = False) -> str:
     """Return the progress of parts as one line; of one `alone`, only its own share of the records is waited for."""
-    number = part_set.count
+    part_count = part_set.count
     total = part_set.total
     about = ""
-    if alone and number > 1 and part_set.parts[0].end is not None:
+    if alone and part_count > 1 and part_set.parts[0].end is not None:
         total = part_set.records
-    elif alone and number > 1:
-        total = round(total / number)
+    elif alone and part_count > 1:
+        total = round(total / part_count)
         about = "about "
     percent = 100 * part_set.records // total if total else 100
     line = [f"{part_set.records:,} of {about}{total:,} texts ({percent} %)"]
     finished = sum(part.end is not None for part in part_set.parts)
     if not alone:
-        line.append(f"{finished:,} of {number:,} parts finished")
+        line.append(f"{finished:,} of {part_count:,} parts finished")
         if not part_set.complete:
             line.append(part_set.describe_gaps())
     else:

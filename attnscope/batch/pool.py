@@ -152,8 +152,8 @@ class PoolRunner(Generic[T]):
             done = min(max(0, self._done - self._seen), len(block))
             self._seen += len(block)
             if self._options.again is not None and done:
-                kept = 0 if any(item.index in self._options.again for item in block[:done]) else done
-                yield _Block(block, kept, kept, bool(kept))
+                reused = 0 if any(item.index in self._options.again for item in block[:done]) else done
+                yield _Block(block, reused, reused, bool(reused))
             elif done < len(block):
                 yield _Block(block, done, done)
 
@@ -186,9 +186,9 @@ class PoolRunner(Generic[T]):
 
     def _receive(self) -> None:
         """Receive messages from workers, and replace dead ones."""
-        first = self._blocks[0] if self._blocks else None
+        first_block = self._blocks[0] if self._blocks else None
         full = self._buffered > _BUFFERED
-        busy = {p.pipe: p for p in self._processes if p.block is not None and (not full or p.block is first)}
+        busy = {p.pipe: p for p in self._processes if p.block is not None and (not full or p.block is first_block)}
         for pipe in wait(list(busy), timeout=_TICK):
             process = busy[pipe]  # type: ignore[index]
             try:
@@ -196,19 +196,19 @@ class PoolRunner(Generic[T]):
             except (EOFError, OSError):
                 self._bury(process)
                 continue
-            kind, content = pickle.loads(data)
-            self._take(process, kind, content, len(data))
+            message_kind, content = pickle.loads(data)
+            self._take(process, message_kind, content, len(data))
 
-    def _take(self, process: _Process, kind: str, content: Any, size: int) -> None:
+    def _take(self, process: _Process, message_kind: str, content: Any, size: int) -> None:
         block = process.block
         assert block is not None
-        if kind == "group":
+        if message_kind == "group":
             process.group = content
             block.idle_deaths = 0
-        elif kind == "computed":
+        elif message_kind == "computed":
             process.group, (indices, records) = (), content
             block.groups[indices] = records
-        elif kind == "window":
+        elif message_kind == "window":
             block.groups = {}
             block.windows.append((content, size))
             block.received += content.new
@@ -217,10 +217,10 @@ class PoolRunner(Generic[T]):
             self.summary.tokens += sum(tokens for _, _, tokens in content.outcomes)
             self.summary.time_texts(content.slowest)
             self._options.on_progress(self.summary)
-        elif kind == "end":
+        elif message_kind == "end":
             block.ended = True
             process.block = None
-        elif kind == "error":
+        elif message_kind == "error":
             error, (message, where, hint) = content
             raise error(message, where=where, hint=hint)
         else:
@@ -291,20 +291,20 @@ class PoolRunner(Generic[T]):
 
     def _start(self) -> _Process:
         taken = {process.number for process in self._processes}
-        number = next(number for number in range(self._count) if number not in taken)
-        return _Process(number, *fork(lambda pipe: self._serve(pipe, number)))
+        index = next(index for index in range(self._count) if index not in taken)
+        return _Process(index, *fork(lambda pipe: self._serve(pipe, index)))
 
-    def _serve(self, pipe: Connection, number: int) -> None:
+    def _serve(self, pipe: Connection, index: int) -> None:
         """Compute blocks until the parent has no more; the whole life of a worker."""
         for process in self._processes:
             process.pipe.close()
         self._in_child()
 
-        def send(kind: str, content: Any) -> None:
-            pipe.send_bytes(pickle.dumps((kind, content), pickle.HIGHEST_PROTOCOL))
+        def send(message_kind: str, content: Any) -> None:
+            pipe.send_bytes(pickle.dumps((message_kind, content), pickle.HIGHEST_PROTOCOL))
 
         try:
-            work = self._work(number)
+            work = self._work(index)
             options = self._options
             everything = self._sink.needs_all_records
             computer = WindowComputer(work, options.bounds, holds=options.holds, needs_all_records=everything)
@@ -312,10 +312,10 @@ class PoolRunner(Generic[T]):
                 task: Task = pipe.recv()
                 computer.suspects = task.suspects
                 computer.run_group = group_runner(task, work, send)
-                place = 0
+                position = 0
                 for window in computer.windows(task.items):
-                    done = min(max(0, task.done - place), len(window.items))
-                    place += len(window.items)
+                    done = min(max(0, task.done - position), len(window.items))
+                    position += len(window.items)
                     if done < len(window.items):
                         send("window", _result(computer.compute(window, done), self._sink))
                 send("end", None)
@@ -345,8 +345,8 @@ def _suspects(block: _Block, group: tuple[int, ...]) -> Suspects:
     is_alone = len(group) == 1
     if not is_alone and len(reasons) == 1:
         return replace(suspects, alone={*suspects.alone, *group})
-    tries, most = (len(reasons), _DEATHS) if is_alone else (len(reasons) - 1, _TOGETHER)
-    if tries < most:
+    tries, limit = (len(reasons), _DEATHS) if is_alone else (len(reasons) - 1, _TOGETHER)
+    if tries < limit:
         retry_at = time.monotonic() + _PAUSES[tries > 1]
         return replace(suspects, retry_at={**suspects.retry_at, **dict.fromkeys(group, retry_at)})
     if not is_alone:

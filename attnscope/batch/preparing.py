@@ -42,15 +42,15 @@ class PreparedText:
     other_texts: tuple[TextPlan, ...] = ()  # texts that what is cut is replaced by
 
 
-def run_config(settings: Settings, given: RunConfig) -> RunConfig:
+def run_config(settings: Settings, base_run: RunConfig) -> RunConfig:
     """Return the RunConfig of a dump's settings, without texts."""
     effects = settings.runs_again
     layer = parse_indices(settings.layer, "layer")
     head = parse_indices(settings.head, "head")
-    if (layer, head) == (given.layer, given.head):
+    if (layer, head) == (base_run.layer, base_run.head):
         # Errors name the option that was typed.
-        layer = given.layer
-        head = given.head
+        layer = base_run.layer
+        head = base_run.head
     for option, word in ((arg("layer"), layer.word), (arg("head"), head.word)):
         if word == "auto":
             raise UsageError(
@@ -65,12 +65,12 @@ def run_config(settings: Settings, given: RunConfig) -> RunConfig:
         if word == "mean" and averaged:
             hint = f"use all or numbers, or remove {' and '.join(averaged)} from {arg('keep')}"
             raise UsageError("a mean has no averages of its own", where=option, hint=hint)
-    if effects and given.what_if == "same-scores" and given.mask != (Own(),):
+    if effects and base_run.what_if == "same-scores" and base_run.mask != (Own(),):
         hint = f"remove {arg('what_if', 'same-scores')}, or {' and '.join(effects)} from {arg('keep')}"
         what = "heads" if "effects" in effects else "spans"
         raise UsageError(f"cutting {what} runs the whole model under the mask", where=arg("what_if"), hint=hint)
     return msgspec.structs.replace(
-        given,
+        base_run,
         texts=(),
         layer=layer,
         head=head,
@@ -132,15 +132,15 @@ class TextPreparer:
         if all(token.special and token.start is None for token in text_plan.tokens):
             return record_of(item, "skipped", error="the text has only special tokens")
         sources = text_plan.context or text_plan.tokens
-        shown = len(text_plan.queries), len(text_plan.keys), len(sources)
+        shown_sizes = len(text_plan.queries), len(text_plan.keys), len(sources)
         spans = 0 if text_plan.spans is None else len(text_plan.spans.names)
-        values = count_values(self._settings, self.units, shown, self.d_value, spans)
+        values = count_values(self._settings, self.units, shown_sizes, self.d_value, spans)
         tokens = len(text_plan.tokens)
         cuts = bool(self._settings.runs_again)
-        beside = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES if cuts else 0
+        scratch = tokens * sum(bytes_per_token(self._source)) // NUMBER_BYTES if cuts else 0
         if "spans" in self._settings.keep:
-            beside += PARTS["spans"].beside(Quantities(texts=1, units=self.units, sources=tokens, spans=spans))
-        size = TextSize(tokens, len(text_plan.encoder_tokens or sources), values, beside)
+            scratch += PARTS["spans"].beside(Quantities(texts=1, units=self.units, sources=tokens, spans=spans))
+        size = TextSize(tokens, len(text_plan.encoder_tokens or sources), values, scratch)
         prepared = PreparedText(item, text_plan, size)
         if "effects" in self._settings.keep:
             run = msgspec.structs.replace(self._run, texts=(text,))
@@ -178,10 +178,12 @@ def _of_record(text: str, item: Item, option: str) -> str:
 
 def own_spans(item: Item) -> tuple[SpanRange, ...]:
     """Return the ranges that a record of the input gives its text, as its member `spans`."""
-    given = item.fields.get("spans")
-    if given is None:
+    span_value = item.fields.get("spans")
+    if span_value is None:
         hint = f'give it one, such as {{"doc": [0, 120]}}, or use {arg("spans", "sentences")}'
         raise AttnscopeError("the record has no member 'spans'", hint=hint)
-    if isinstance(given, msgspec.Raw | str):
-        given = parse_json(bytes(given) if isinstance(given, msgspec.Raw) else given.encode(), "spans")
-    return ranges_of(given, "spans")
+    if isinstance(span_value, msgspec.Raw | str):
+        span_value = parse_json(
+            bytes(span_value) if isinstance(span_value, msgspec.Raw) else span_value.encode(), "spans"
+        )
+    return ranges_of(span_value, "spans")

@@ -66,13 +66,13 @@ class ShardWriter:
 
     def write(self, order: DumpConfig) -> None:
         """Write one shard, or go on with it; all shards are of one input."""
-        given = self._given = self._given or InputReader(order.input, order.format, order.settings.column)
+        reader = self._given = self._given or InputReader(order.input, order.format, order.settings.column)
         if self._session is None:
-            self._session = Session(item.text for item in given.items() if item.text is not None)
+            self._session = Session(item.text for item in reader.items() if item.text is not None)
         until = time.monotonic() + _PATIENCE
         while True:
             try:
-                write_dump(order, lambda summary, total: None, session=self._session, given=given)
+                write_dump(order, lambda summary, total: None, session=self._session, reader=reader)
                 return
             except OutputInUse:
                 if time.monotonic() > until:
@@ -162,12 +162,14 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     actors = config.actors or max(1, int(fitting))
     count = _shard_count(folder, actors)
     ending = ending_of(order.output)
-    parts = [folder.absolute() / f"part-{number:04d}-of-{count:04d}{ending}" for number in range(1, count + 1)]
+    parts = [
+        folder.absolute() / f"part-{shard_number:04d}-of-{count:04d}{ending}" for shard_number in range(1, count + 1)
+    ]
     options = {"num_cpus": config.cpus, "num_gpus": config.gpus, "resources": config.resources or {}}
     remote = ray.remote(max_restarts=-1, max_task_retries=-1, **options)(ShardWriter)
     counter = RecordCounter(parts)
     summary = Summary()
-    waiting = [number for number, part in enumerate(parts, 1) if part not in counter.finished]
+    waiting = [shard_number for shard_number, part in enumerate(parts, 1) if part not in counter.finished]
     free_actors = [remote.remote(os.getcwd()) for _ in range(min(actors, len(waiting)))]
     summary.workers = actors
     summary.resumed = counter.records()
@@ -176,23 +178,26 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     def hand_out() -> None:
         while waiting and free_actors:
             actor = free_actors.pop()
-            number = waiting.pop(0)
-            running[actor.write.remote(_shard(order, parts[number - 1], number, count))] = actor, number
+            shard_number = waiting.pop(0)
+            running[actor.write.remote(_shard(order, parts[shard_number - 1], shard_number, count))] = (
+                actor,
+                shard_number,
+            )
 
     hand_out()
     while running:
         done, _ = ray.wait(list(running), timeout=_TICK)
         for task in done:
-            actor, number = running.pop(task)
+            actor, shard_number = running.pop(task)
             try:
                 ray.get(task)
                 free_actors.append(actor)
-                if (end := read_part(parts[number - 1]).end) is not None:
-                    counter.finished[parts[number - 1]] = end.records
+                if (end := read_part(parts[shard_number - 1]).end) is not None:
+                    counter.finished[parts[shard_number - 1]] = end.records
                     summary.counts["failed"] += end.failed
             except ray.exceptions.RayActorError:
                 # It is gone for good: another one goes on from its journal.
-                waiting.insert(0, number)
+                waiting.insert(0, shard_number)
                 free_actors.append(remote.remote(os.getcwd()))
             except ray.exceptions.RayTaskError as e:
                 if isinstance(e.cause, AttnscopeError):
@@ -209,8 +214,8 @@ def _write_shards(ray: Any, order: DumpConfig, config: RayConfig, folder: Path, 
     return summary
 
 
-def _shard(order: DumpConfig, output: Path, number: int, count: int) -> DumpConfig:
-    settings = msgspec.structs.replace(order.settings, shard=(number, count))
+def _shard(order: DumpConfig, output: Path, shard_number: int, count: int) -> DumpConfig:
+    settings = msgspec.structs.replace(order.settings, shard=(shard_number, count))
     run = msgspec.structs.replace(order.run, threads=order.run.threads or 1)
     return replace(order, output=output, settings=settings, force=False, workers=0, run=run)
 

@@ -149,7 +149,9 @@ class InputReader:
     def __enter__(self) -> "InputReader":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
         self._close()
 
     def _close(self) -> None:

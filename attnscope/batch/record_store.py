@@ -43,8 +43,10 @@ class RecordStore:
         self._bytes = 0
         self._lock = RLock()
         self._places = array("Q")  # of each record: bytes before its line, or records before it if it is compressed
-        known = format_of(path)
-        self._plain = known is not None and known.layout in ("lines", "shards") and known.packing is None
+        file_format = format_of(path)
+        self._plain = (
+            file_format is not None and file_format.layout in ("lines", "shards") and file_format.packing is None
+        )
         self._lines = path / INDEX if path.is_dir() else path
         self._at = 0
         end = None
@@ -58,11 +60,11 @@ class RecordStore:
         """Count the records that have been read."""
         return len(self._places)
 
-    def reach(self, number: int | None, progress: Progress = lambda _done, _total: None) -> bool:
+    def reach(self, index: int | None, progress: Progress = lambda _done, _total: None) -> bool:
         """Read up to a record, or all of them for None; return whether there is such a record."""
-        while number is None or len(self._places) <= number:
+        while index is None or len(self._places) <= index:
             if self._next() is None:
-                return number is None
+                return index is None
             if len(self._places) % _EVERY == 0:
                 progress(len(self._places), self.total or 0)
         return True
@@ -70,36 +72,36 @@ class RecordStore:
     def _next(self) -> bytes | None:
         """Read up to the next record with findings; None for the end."""
         for body in self._bodies:
-            place = self._at
+            position = self._at
             self._at += len(body) - 1 + CHECK_BYTES if self._plain else 1
             if msgspec.json.decode(body, type=RecordBrief).status == "ok":
-                self._places.append(place)
+                self._places.append(position)
                 self._keep(len(self._places) - 1, body)
                 return body
         self.total = len(self._places)
         return None
 
-    def _keep(self, number: int, body: bytes) -> None:
+    def _keep(self, index: int, body: bytes) -> None:
         with self._lock:
-            self._bytes += len(body) - len(self._kept.pop(number, b""))
-            self._kept[number] = body
+            self._bytes += len(body) - len(self._kept.pop(index, b""))
+            self._kept[index] = body
             while self._bytes > _MOST_BYTES and len(self._kept) > 1:
                 self._bytes -= len(self._kept.popitem(last=False)[1])
 
-    def body(self, number: int) -> bytes:
+    def body(self, index: int) -> bytes:
         """Return the JSON of a record that has been read."""
         with self._lock:
-            body = self._kept.get(number)
+            body = self._kept.get(index)
             if body is None:
-                body = self._again(self._places[number])
-                self._keep(number, body)
+                body = self._again(self._places[index])
+                self._keep(index, body)
             return body
 
-    def _again(self, place: int) -> bytes:
+    def _again(self, position: int) -> bytes:
         if not self._plain:
-            return next(islice(Dump(self.path).record_bodies(), place, None))
+            return next(islice(Dump(self.path).record_bodies(), position, None))
         with open(self._lines, "rb") as file:
-            file.seek(place)
+            file.seek(position)
             line = file.readline()
         body = line[:-CHECK_BYTES] + b"}"
         try:
@@ -108,30 +110,30 @@ class RecordStore:
             raise AttnscopeError("has changed while it was read", where=self.path, hint="open it again") from e
         return body
 
-    def brief(self, number: int) -> RecordBrief:
+    def brief(self, index: int) -> RecordBrief:
         """Return which record it is."""
-        return msgspec.json.decode(self.body(number), type=RecordBrief)
+        return msgspec.json.decode(self.body(index), type=RecordBrief)
 
     def find(self, needle: str, start: int, progress: Progress) -> int | None:
         """Return the record with an id or number from 1, or the next after `start` that has the words; else None."""
         numbered = needle.isdigit() and int(needle) > 0
         words = needle.casefold()
-        first = None
-        for number, brief in self._briefs(progress):
+        first_match = None
+        for index, brief in self._briefs(progress):
             if str(brief.id) == needle:
-                return number
+                return index
             if not numbered and words in (brief.text or "").casefold():
-                if number > start:
-                    return number
-                first = number if first is None else first
+                if index > start:
+                    return index
+                first_match = index if first_match is None else first_match
         if numbered:
             return int(needle) - 1 if int(needle) <= len(self) else None
-        return first
+        return first_match
 
     def _briefs(self, progress: Progress) -> Iterator[tuple[int, RecordBrief]]:
-        number = 0
-        while self.reach(number):
-            if number % _EVERY == 0:
-                progress(number, self.total or 0)
-            yield number, self.brief(number)
-            number += 1
+        index = 0
+        while self.reach(index):
+            if index % _EVERY == 0:
+                progress(index, self.total or 0)
+            yield index, self.brief(index)
+            index += 1

@@ -78,9 +78,9 @@ def _table_parts(report: Report, ending: str, table: str | None) -> Iterator[byt
     if table is not None and there and table not in there:
         message = f"the report has {', '.join(there)}"
         raise UsageError(message, where=arg("table", table), hint=f"use {arg('table', there[0])}")
-    kind = tables.kind_of(settings, "matrices" if table is None and "matrices" in there else table)
-    parts = (part for record in records_of(report) for part in tables.tables(kind, record))
-    rows = tables.TableRows(tables.columns(kind, settings), parts)
+    table_kind = tables.kind_of(settings, "matrices" if table is None and "matrices" in there else table)
+    parts = (part for record in records_of(report) for part in tables.tables(table_kind, record))
+    rows = tables.TableRows(tables.columns(table_kind, settings), parts)
     yield from tables.csv_bytes(rows) if ending == ".csv" else tables.parquet_bytes(rows)
 
 

@@ -87,9 +87,9 @@ class Runner(Generic[T]):
             windows = self._computer.windows(self._unwritten(items))
             window = next(windows, None)
             while window is not None:
-                place = self._place
-                done = min(max(0, self._done - place), len(window.items))
-                check_same(window.items[:done], place, self._options.before)
+                position = self._place
+                done = min(max(0, self._done - position), len(window.items))
+                check_same(window.items[:done], position, self._options.before)
                 if self._options.again is not None:
                     done = self._taken_over([item.index for item in window.items[:done]], writer)
                 try:
@@ -117,15 +117,15 @@ class Runner(Generic[T]):
         if not self._done or self._options.again is not None:
             yield from items
             return
-        place = 0
+        position = 0
         for _, texts in groupby(items, lambda item: item.block):
             block = list(texts)
-            if place + len(block) <= self._done:
-                check_same(block, place, self._options.before)
+            if position + len(block) <= self._done:
+                check_same(block, position, self._options.before)
                 self._place += len(block)
             else:
                 yield from block
-            place += len(block)
+            position += len(block)
 
     def _taken_over(self, indices: list[int], writer: BackgroundWriter) -> int:
         """Copy a window's earlier records, and return their number; 0 if one is computed again.
@@ -185,7 +185,7 @@ class Runner(Generic[T]):
         partial = self._computer.partial
         records = partial.records
         places = [] if self._sink.whole_windows else partial.places
-        finished = [records[place] for place in takewhile(records.__contains__, places)]
+        finished = [records[index] for index in takewhile(records.__contains__, places)]
         if self._options.strict:
             finished = list(takewhile(lambda record: record.status != "failed", finished))
         if until is not None:
@@ -199,10 +199,10 @@ class Runner(Generic[T]):
         self._options.on_progress(self.summary)
 
 
-def check_same(items: list[Item], place: int, written: JournalState) -> None:
+def check_same(items: list[Item], position: int, state: JournalState) -> None:
     """Refuse to resume a dump of other texts; the first of these has this place among its records."""
-    for at, item in enumerate(items[: max(0, len(written.indices) - place)], place):
-        if (item.index, int(item.hash, 16)) != (written.indices[at], written.hashes[at]):
+    for at, item in enumerate(items[: max(0, len(state.indices) - position)], position):
+        if (item.index, int(item.hash, 16)) != (state.indices[at], state.hashes[at]):
             message = f"record {item.index} of the dump is for another text"
             raise AttnscopeError(message, hint=f"pass {arg('force', True)} to start over")
 

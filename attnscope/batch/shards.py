@@ -128,10 +128,10 @@ def _stored(path: str, arrays: list[_Array], digits: int | None) -> list[_Array]
         return arrays
     scaled = [np.rint(array * np.float32(10**digits)) for array in arrays]
     reach = max((float(np.nanmax(np.abs(array), initial=0.0)) for array in scaled), default=0.0)
-    kind = np.iinfo(np.int16 if reach < np.iinfo(np.int16).max else np.int32)
+    integer_info = np.iinfo(np.int16 if reach < np.iinfo(np.int16).max else np.int32)
     if reach >= np.iinfo(np.int32).max:
         return arrays
-    return [np.where(np.isnan(array), kind.min, array).astype(kind.dtype) for array in scaled]
+    return [np.where(np.isnan(array), integer_info.min, array).astype(integer_info.dtype) for array in scaled]
 
 
 def _whole(name: str, array: _Array) -> ShardArray:
@@ -167,32 +167,32 @@ class Shard:
         """
         arrays = {}
         for path in self.paths:
-            number = self.place(path, index)
-            if number is not None:
-                arrays[path] = self.read(path, number, sources)
+            row = self.place(path, index)
+            if row is not None:
+                arrays[path] = self.read(path, row, sources)
         return arrays
 
     def place(self, path: str, index: int) -> int | None:
         """Return where a record is among those that have an array; None if it does not have it."""
         texts = self.arrays.get(f"{path}/{TEXTS}", self.texts)
-        number = int(np.searchsorted(texts, index))
-        return number if number < len(texts) and texts[number] == index else None
+        row = int(np.searchsorted(texts, index))
+        return row if row < len(texts) and texts[row] == index else None
 
-    def part(self, path: str, number: int) -> _Array:
+    def part(self, path: str, row: int) -> _Array:
         """Return a text's part of an array as it is stored, a view; see the module."""
         array = self.arrays[path]
         own = own_axes(path)
         if not own:
-            return array[number]  # type: ignore[no-any-return]
-        start, end = map(int, self.arrays[path + OFFSETS][number : number + 2])
+            return array[row]  # type: ignore[no-any-return]
+        start, end = map(int, self.arrays[path + OFFSETS][row : row + 2])
         if not 0 <= start <= end <= len(array):
             raise ValueError(f"{path}: its offsets leave the array")
         part = array[start:end]
-        return part.reshape(self.arrays[path + SHAPES][number]) if len(own) > 1 else part
+        return part.reshape(self.arrays[path + SHAPES][row]) if len(own) > 1 else part
 
-    def read(self, path: str, number: int, sources: int) -> _Array:
+    def read(self, path: str, row: int, sources: int) -> _Array:
         """Return a text's part of an array as Record has it, positions as int32 and numbers as float32."""
-        part = self.part(path, number)
+        part = self.part(path, row)
         own = own_axes(path)
         if len(own) == 1:
             part = np.moveaxis(part, 0, own[0])

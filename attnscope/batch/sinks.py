@@ -181,35 +181,35 @@ def open_dump(
 def _remove_stale(journal: Journal, files: FileSystem) -> None:
     """Finish or remove files of a killed process; refuse to resume if a named shard is missing."""
     folder = journal.path.parent
-    named: dict[str, str | None] | None = journal.written.shards
+    shards: dict[str, str | None] | None = journal.written.shards
     if journal.beside:
         # The folder's index is the old one, which has not been read yet.
-        named = None
+        shards = None
         if any(folder.glob(_SHARD + _NEW)):
             with suppress(AttnscopeError), open(journal.path, "rb") as file:
-                named = scan(file, journal.path).shards
+                shards = scan(file, journal.path).shards
     with naming_errors(folder):
         if (folder / _TEMPORARY).exists():
             files.remove(folder / _TEMPORARY)
-        if named is not None:
-            _name_shards(folder, named, files)
+        if shards is not None:
+            _name_shards(folder, shards, files)
     for name in journal.written.shards:
         if not (folder / name).is_file():
             hint = f"restore it from a backup, or pass {arg('force', True)} to start over"
             raise AttnscopeError(f"the shard {name} is missing", where=journal.path, hint=hint)
 
 
-def _name_shards(folder: Path, named: "Mapping[str, str | None]", files: FileSystem) -> None:
+def _name_shards(folder: Path, shards: "Mapping[str, str | None]", files: FileSystem) -> None:
     """Rename new shards to the names in the index, which are mapped to their checks, and remove all others."""
     placed = sorted(folder.glob(_SHARD + _NEW))
     for path in placed:
         name = path.name.removesuffix(_NEW)
-        if files_checksum([path]) == named.get(name):
+        if files_checksum([path]) == shards.get(name):
             files.replace(path, folder / name)
         else:
             files.remove(path)
     for path in sorted(folder.glob(_SHARD)):
-        if path.name not in named:
+        if path.name not in shards:
             files.remove(path)
     if placed:
         files.sync_folder(folder)

@@ -74,8 +74,8 @@ def estimate_size(
         value, of_line = _value_bytes(settings, dump_format)
         size = 0.0
         for n, count in zip(lengths, texts, strict=True):
-            shown = round(n * queries), round(n * keys), n
-            values = count_values(settings, preparer.units, shown, preparer.d_value, spans)
+            shown_sizes = round(n * queries), round(n * keys), n
+            values = count_values(settings, preparer.units, shown_sizes, preparer.d_value, spans)
             size += count * (value * values + of_line * (_TOKEN * n + _UNIT * preparer.units))
         return round(size)
 

@@ -29,8 +29,8 @@ _PARTS = (".safetensors", ".parquet")
 def staging_path(url: str) -> Path:
     """Return the local folder of a dump until its store has all of it."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    number = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
-    return Path(cache).expanduser() / "attnscope" / "remote" / number / url.rstrip("/").rpartition("/")[2]
+    digest = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+    return Path(cache).expanduser() / "attnscope" / "remote" / digest / url.rstrip("/").rpartition("/")[2]
 
 
 def write_remote_dump(order: DumpConfig, on_progress: Callable[[Summary, int], None], **options: Any) -> Summary:

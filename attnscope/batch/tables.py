@@ -81,7 +81,7 @@ class TableRows:
 
 def kinds_of(settings: Settings) -> list[str]:
     """Return the tables that a dump holds."""
-    return [kind for kind, part in {**TABLES, **MEANS}.items() if part in settings.keep]
+    return [table_kind for table_kind, part in {**TABLES, **MEANS}.items() if part in settings.keep]
 
 
 def kind_of(settings: Settings, table: str | None) -> str:
@@ -99,18 +99,18 @@ def kind_of(settings: Settings, table: str | None) -> str:
     return table
 
 
-def columns(kind: str, settings: Settings) -> list[str]:
+def columns(table_kind: str, settings: Settings) -> list[str]:
     """Return names of the columns of a table."""
-    if kind in MEANS:
-        (of_texts,) = [table for table, part in TABLES.items() if part == MEANS[kind]]
+    if table_kind in MEANS:
+        (of_texts,) = [table for table, part in TABLES.items() if part == MEANS[table_kind]]
         means = [(name, f"{name}_error") for name in columns(of_texts, settings)[len(_HEADS) :]]
         return ["layer", "head", "texts", *(name for pair in means for name in pair)]
-    if kind == "matrices":
+    if table_kind == "matrices":
         return [*_HEADS, *_QUERY, *_KEY, "dimension", "stage", "value"]
-    table = PARTS[TABLES[kind]].table
-    names = [name for axis in _axes(TABLES[kind]) for name in _COLUMNS[axis]]
+    table = PARTS[TABLES[table_kind]].table
+    names = [name for axis in _axes(TABLES[table_kind]) for name in _COLUMNS[axis]]
     assert table is not None
-    return [*_HEADS, *names, *(_VALUES[kind](settings) if kind in _VALUES else table.values)]
+    return [*_HEADS, *names, *(_VALUES[table_kind](settings) if table_kind in _VALUES else table.values)]
 
 
 def rows_of(kind: str, records: Iterable[Record]) -> Iterator[Table]:
@@ -177,9 +177,9 @@ class _Sums:
         return (self._first + mean).astype(np.float32), error.astype(np.float32)
 
 
-def tables(kind: str, record: Record) -> Iterator[Table]:
+def tables(table_kind: str, record: Record) -> Iterator[Table]:
     """Return the table of one text, in parts that fit into memory; NaN for what a text does not have."""
-    part = TABLES[kind]
+    part = TABLES[table_kind]
     if part == "stages":
         for stage, array in record.stages.items():
             for table in _flattened(record, declared_at(Record, f"stages.{stage}").axes, {"value": array}):
@@ -250,8 +250,8 @@ def _flattened(record: Record, axes: Sequence[str], arrays: "Mapping[str, _Array
             values = {name: numbers[ranked] for name, numbers in values.items()}
         places = dict(zip(axes, np.unravel_index(cells, shape), strict=True))
         table = _heads(record, places["unit"])
-        for axis, place in places.items():
-            table |= _PLACES[axis](record, place) if axis in _PLACES else {}
+        for axis, index in places.items():
+            table |= _PLACES[axis](record, index) if axis in _PLACES else {}
         yield table | (_keys(record, values.pop("keys")) if "keys" in values else {}) | values
 
 
@@ -267,13 +267,13 @@ _COLUMNS = {
 }
 # Values of these columns at places along the axis.
 _PLACES: "dict[str, Callable[[Record, _Array], Table]]" = {
-    "query": lambda record, place: _queries(record, place),
-    "rank": lambda _, place: {"rank": place},
-    "source": lambda record, place: _keys(record, place),
-    "key": lambda record, place: _keys(record, np.array(record.keys)[place]),
-    "width": lambda _, place: {"dimension": place},
-    "span": lambda record, place: {"query_span": Words(_span_names(record), place)},
-    "key span": lambda record, place: {"key_span": Words(_span_names(record), place)},
+    "query": lambda record, index: _queries(record, index),
+    "rank": lambda _, index: {"rank": index},
+    "source": lambda record, index: _keys(record, index),
+    "key": lambda record, index: _keys(record, np.array(record.keys)[index]),
+    "width": lambda _, index: {"dimension": index},
+    "span": lambda record, index: {"query_span": Words(_span_names(record), index)},
+    "key span": lambda record, index: {"key_span": Words(_span_names(record), index)},
 }
 # Further columns, if they depend on the settings.
 _VALUES: dict[str, Callable[[Settings], Sequence[str]]] = {

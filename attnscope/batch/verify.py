@@ -41,13 +41,13 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
             on_progress(counts.total(), facts.records)
         return Verified(dump.header, _compared(dump, counts), None)
     settings = dump.header.settings
-    with InputReader(name, facts.format, settings.column) as given:
-        now = given.facts()
+    with InputReader(name, facts.format, settings.column) as reader:
+        now = reader.facts()
         if (now.sha256, now.records) != (facts.sha256, facts.records):
             what = "has changed since, or is another file than" if now.records == facts.records else "differs from"
             message = f"{what} the input of {path} ({facts.records:,} texts, SHA-256 {facts.sha256[:12]}…)"
             raise AttnscopeError(message, where=name, hint=_OTHER)
-        selected = SelectedItems(given, settings)
+        selected = SelectedItems(reader, settings)
         counts = Counter[str]()
         total = selected.count(dump.header.grouping)
         texts = selected.select(dump.header.grouping)
@@ -70,19 +70,19 @@ def verify(path: Path, source: str | None, on_progress: Progress = lambda done, 
 def _with_tables(dump: Dump, folder: Path) -> Iterator[Record]:
     """Yield the records of a manifest, and check the part files that they name."""
     last = None
-    named = set[str]()
+    part_names = set[str]()
     for body in dump.record_bodies():
         record = decoded(body, Record, dump.path)
         if record.shard is not None and record.shard != last:
             last = record.shard
             paths = part_files(folder, record.shard)
-            named.add(last)
+            part_names.add(last)
             if not paths:
                 raise AttnscopeError(f"the part {record.shard} is missing", where=folder, hint=_RESTORE)
             if files_checksum(paths) != record.shard_check:
                 raise AttnscopeError(f"the part {record.shard} is damaged", where=folder, hint=_RESTORE)
         yield record
-    verify_folder(folder, dump.header.settings, named)
+    verify_folder(folder, dump.header.settings, part_names)
 
 
 def _compared(dump: Dump, counts: "Counter[str]") -> "Counter[str]":

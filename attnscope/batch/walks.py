@@ -37,12 +37,12 @@ class _Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self._store)
 
-    def __getitem__(self, number: Any) -> Any:
-        if isinstance(number, slice):
-            return [self[n] for n in range(len(self))[number]]
-        if number not in self._known:
-            self._known[number] = f"record {self._store.brief(number).id}"
-        return self._known[number]
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[n] for n in range(len(self))[index]]
+        if index not in self._known:
+            self._known[index] = f"record {self._store.brief(index).id}"
+        return self._known[index]
 
 
 class _Texts(Mapping[tuple[int, int], SavedText]):
@@ -52,15 +52,15 @@ class _Texts(Mapping[tuple[int, int], SavedText]):
         self._store = store
         self._made: OrderedDict[tuple[int, int], SavedText] = OrderedDict()
 
-    def __getitem__(self, place: tuple[int, int]) -> SavedText:
-        if place[1] or not 0 <= place[0] < len(self._store):
-            raise KeyError(place)
-        if place not in self._made:
-            self._made[place] = _saved(self._store.dump, self._store.body(place[0]))
-        return self._made[place]
+    def __getitem__(self, key: tuple[int, int]) -> SavedText:
+        if key[1] or not 0 <= key[0] < len(self._store):
+            raise KeyError(key)
+        if key not in self._made:
+            self._made[key] = _saved(self._store.dump, self._store.body(key[0]))
+        return self._made[key]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return ((number, 0) for number in range(len(self._store)))
+        return ((index, 0) for index in range(len(self._store)))
 
     def __len__(self) -> int:
         return len(self._store)
@@ -121,7 +121,7 @@ def _saved(dump: Dump, body: bytes) -> SavedText:
     def heads() -> dict[tuple[int, int], Any]:
         layers, numbers = head_axes(record().units)
         places = ((layers.index(layer), numbers.index(head)) for layer, head in record().units)
-        return {place: partial(_head, dump.header, record(), unit) for unit, place in enumerate(places)}
+        return {layer_head: partial(_head, dump.header, record(), unit) for unit, layer_head in enumerate(places)}
 
     return SavedText(lambda: _scene(dump.header, record()), heads, lambda scene: _units(dump.header, record(), scene))
 
@@ -155,12 +155,12 @@ def _scene(header: Header, record: Record) -> Scene:
     )
     layers, heads = head_axes(record.units)
     places = [(layers.index(layer), heads.index(head)) for layer, head in record.units]
-    rows = {place: rows_of(HeadReport(record, unit)) for unit, place in enumerate(places)}
+    rows = {layer_head: rows_of(HeadReport(record, unit)) for unit, layer_head in enumerate(places)}
     report = Report(header.provenance, header.mask, [text])
     scene = scene_of(report, text, (layers, heads), rows, record.stages)
-    of_rows = {number.name for number in scene.numbers}
+    of_rows = {head_number.name for head_number in scene.numbers}
     of_units = unit_numbers(record, places, (len(layers), len(heads)))
-    numbers = [*scene.numbers, *(number for number in of_units if number.name not in of_rows)]
+    numbers = [*scene.numbers, *(head_number for head_number in of_units if head_number.name not in of_rows)]
     units = units_known(words="weights" in record.stages, spans=record.spans is not None)
     width = record.stages["output"].shape[2] if "output" in record.stages else 0
     rounded_scene = replace(scene, numbers=numbers, rounded=header.settings.digits, first=places[0])

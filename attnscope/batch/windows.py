@@ -173,66 +173,72 @@ class WindowComputer(Generic[T]):
         self, window: TextWindow[T], done: int, on_records: Callable[[list[Record]], None] = lambda records: None
     ) -> WindowRecords:
         """Compute the last records of a window."""
-        first = 0 if self._needs_all else done
-        by_place = {place: ready for place, ready in enumerate(window.ready) if isinstance(ready, Record)}
-        places = [place for place in range(len(window.items)) if place not in by_place]
+        start = 0 if self._needs_all else done
+        by_place = {index: ready for index, ready in enumerate(window.ready) if isinstance(ready, Record)}
+        places = [index for index in range(len(window.items)) if index not in by_place]
         self.partial = PartialWindow(range(done, len(window.items)), by_place)
         seconds = dict[int, float]()
         self._check_room([size.values for size in window.sizes if size.held <= self._holds], 4 * self._holds)
 
         def report_progress() -> None:
-            on_records([record for place, record in by_place.items() if place >= done])
+            on_records([record for index, record in by_place.items() if index >= done])
 
-        groups = group_texts([window.sizes[place] for place in places], self._bounds)
+        groups = group_texts([window.sizes[index] for index in places], self._bounds)
         chosen_groups = [[places[i] for i in group] for group in groups]
-        for chosen in sorted(chosen_groups, key=lambda group: self._start_time(window, group)):
-            item = window.items[chosen[0]]
-            size = window.sizes[chosen[0]]
-            if len(chosen) == 1 and size.held > self._holds:  # in a group all the same, so that others don't change
+        for group_indices in sorted(chosen_groups, key=lambda group: self._start_time(window, group)):
+            item = window.items[group_indices[0]]
+            size = window.sizes[group_indices[0]]
+            if (
+                len(group_indices) == 1 and size.held > self._holds
+            ):  # in a group all the same, so that others don't change
                 error = f"{size.held:,} numbers are more than memory holds"
-                by_place[chosen[0]] = record_of(item, "failed", error=error, needs=size.held)
+                by_place[group_indices[0]] = record_of(item, "failed", error=error, needs=size.held)
                 continue
-            if max(chosen) >= first:
-                self._check_room([window.sizes[place].values for place in chosen], self._holds)
-                by_place |= dict(zip(chosen, self._group_records(window, chosen, seconds), strict=True))
+            if max(group_indices) >= start:
+                self._check_room([window.sizes[index].values for index in group_indices], self._holds)
+                by_place |= dict(zip(group_indices, self._group_records(window, group_indices, seconds), strict=True))
             report_progress()
         report_progress()  # of those that were skipped or failed, too
-        records = [by_place[place] for place in range(first, len(window.items))]
-        return WindowRecords(window.items[first:], records, len(window.items) - done, seconds)
+        records = [by_place[index] for index in range(start, len(window.items))]
+        return WindowRecords(window.items[start:], records, len(window.items) - done, seconds)
 
     def _start_time(self, window: TextWindow[T], places: list[int]) -> float:
-        return self.suspects.start_time(window.items[place].index for place in places)
+        return self.suspects.start_time(window.items[index].index for index in places)
 
-    def _check_room(self, values: list[int], most: int) -> None:
+    def _check_room(self, values: list[int], max_values: int) -> None:
         """Refuse a window or group that memory does not hold now: smaller ones would give another dump."""
-        if sum(values) > most:
-            message = f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {most:,}"
+        if sum(values) > max_values:
+            message = (
+                f"{sum(values):,} numbers of {len(values):,} texts are kept at a time, but memory holds {max_values:,}"
+            )
             again = f"start a new dump with {arg('max_memory')} to keep fewer"
             hint = f"run the same command with more free memory, or {again}"
             raise AttnscopeError(message, hint=hint)
 
-    def _group_records(self, window: TextWindow[T], chosen: list[int], seconds: dict[int, float]) -> list[Record]:
+    def _group_records(
+        self, window: TextWindow[T], group_indices: list[int], seconds: dict[int, float]
+    ) -> list[Record]:
         """Compute a group's records; texts that may have ended a process run alone first, or are given up."""
-        indices = {window.items[place].index for place in chosen}
+        indices = {window.items[index].index for index in group_indices}
         suspects = self.suspects
         divided = not indices.isdisjoint(suspects.apart) or not indices.isdisjoint(suspects.failed)
-        if len(chosen) > 1 and (divided or not indices.isdisjoint(suspects.alone)):
-            singles = sorted(chosen, key=lambda place: self._start_time(window, [place]))
-            by_place = {place: self._run_together(window, [place], seconds)[0] for place in singles}
+        if len(group_indices) > 1 and (divided or not indices.isdisjoint(suspects.alone)):
+            singles = sorted(group_indices, key=lambda index: self._start_time(window, [index]))
+            by_place = {index: self._run_together(window, [index], seconds)[0] for index in singles}
             if divided:
-                return [by_place[place] for place in chosen]
-        return self._run_together(window, chosen, seconds)
+                return [by_place[index] for index in group_indices]
+        return self._run_together(window, group_indices, seconds)
 
     def _run_together(self, window: TextWindow[T], places: list[int], seconds: dict[int, float]) -> list[Record]:
-        items = [window.items[place] for place in places]
+        items = [window.items[index] for index in places]
         if items[0].index in self.suspects.failed:
             return [record_of(items[0], "failed", error=self.suspects.failed[items[0].index])]
 
         def compute() -> list[Record]:
             begun = time.perf_counter()
-            records = self._process(list(zip(items, (window.ready[place] for place in places), strict=True)))
+            records = self._process(list(zip(items, (window.ready[index] for index in places), strict=True)))
             took = time.perf_counter() - begun
-            lengths = [window.sizes[place].longest for place in places]
+            lengths = [window.sizes[index].longest for index in places]
             for item, length in zip(items, lengths, strict=True):
                 seconds[item.index] = took * length / max(1, sum(lengths))
             return records
@@ -254,7 +260,7 @@ class WindowComputer(Generic[T]):
             # The error is gone by now, but what its traceback holds on the device may be part of a reference cycle.
             gc.collect()
         size = -(-len(group) // 2) if device_is_full else 1
-        parts = [group[first : first + size] for first in range(0, len(group), size)]
+        parts = [group[start : start + size] for start in range(0, len(group), size)]
         return [record for part in parts for record in self._process(part)]
 
 

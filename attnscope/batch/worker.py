@@ -141,9 +141,12 @@ class ModelWorker:
 
 def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...] | None:
     """Return rows and columns of every text's matrices; None if a text lacks the first row or column that any shows."""
-    for shown in ([text_plan.queries for text_plan in text_plans], [text_plan.keys for text_plan in text_plans]):
-        every = sorted({place for places in shown for place in places})
-        if any(places != every[: len(places)] for places in shown):
+    for shown_positions in (
+        [text_plan.queries for text_plan in text_plans],
+        [text_plan.keys for text_plan in text_plans],
+    ):
+        every = sorted({position for places in shown_positions for position in places})
+        if any(places != every[: len(places)] for places in shown_positions):
             return None
     return tuple((len(text_plan.queries), len(text_plan.keys)) for text_plan in text_plans)
 

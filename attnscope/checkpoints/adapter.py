@@ -94,11 +94,11 @@ def add_adapter(folder: Folder, path: Path) -> Folder:
         tensors[name] = replace(tensors[name], low_rank=_low_rank(adapter, module, parts, tensors[name]))
     ranks = sorted({parts["lora_A" if "lora_A" in parts else "lora_embedding_A"].shape[0]
                     for parts in adapter.modules.values()})  # fmt: skip
-    kind = "DoRA" if adapter.flag("use_dora") else "rsLoRA" if adapter.flag("use_rslora") else "LoRA"
+    adapter_kind = "DoRA" if adapter.flag("use_dora") else "rsLoRA" if adapter.flag("use_rslora") else "LoRA"
     more = f", and replaces {len(adapter.full_tensors)}" if adapter.full_tensors else ""
     rank = "–".join(map(str, (ranks[0], ranks[-1])[: 1 + (len(ranks) > 1)]))
     count = len(adapter.modules)
-    note = f"adapter: {kind} of rank {rank}, added to {count} tensor{'s' * (count != 1)}{more}"
+    note = f"adapter: {adapter_kind} of rank {rank}, added to {count} tensor{'s' * (count != 1)}{more}"
     digest = hashlib.sha256(folder.fingerprint.encode() + hashlib.sha256(raw).digest() + header.digest)
     # peft saves a copy of an embedding beside its low-rank part; merged, that part changes the tied output head, too.
     full_names = [rename(name) for name in adapter.full_tensors]
@@ -132,9 +132,9 @@ def _sorted_out(path: Path, config: Mapping[str, Any], tensors: Mapping[str, Ten
 
 def _check_config(adapter: _Adapter) -> None:
     """Refuse adapters other than LoRA, and variants that B·A does not describe."""
-    kind = adapter.config.get("peft_type")
-    if kind != "LORA":
-        raise adapter.wrong("peft_type", f"is {format_value(kind)}", "only LORA is supported")
+    peft_type = adapter.config.get("peft_type")
+    if peft_type != "LORA":
+        raise adapter.wrong("peft_type", f"is {format_value(peft_type)}", "only LORA is supported")
     start = adapter.config.get("init_lora_weights")
     if not any(start is plain or (start == plain and isinstance(start, str)) for plain in _PLAIN_STARTS):
         hint = "it changes the base's weights, too: save it as a LoRA (path_initial_model_for_weight_conversion)"
@@ -145,13 +145,13 @@ def _check_config(adapter: _Adapter) -> None:
             raise adapter.wrong(key, f"is {format_value(value)}, which attnscope does not support", hint)
     if not adapter.modules:
         raise AttnscopeError("has no LoRA tensors", where=adapter.path / ADAPTER_WEIGHTS)
-    named = adapter.config.get("target_modules")
+    targets = adapter.config.get("target_modules")
     for module in adapter.modules:  # by peft's rules
-        if isinstance(named, str):
-            targeted = named == "all-linear" or adapter.names(named, module, "target_modules")
+        if isinstance(targets, str):
+            targeted = targets == "all-linear" or adapter.names(targets, module, "target_modules")
         else:
-            ends = named if isinstance(named, list) else []
-            targeted = named is None or any(f".{module}".endswith(f".{end}") for end in ends)
+            ends = targets if isinstance(targets, list) else []
+            targeted = targets is None or any(f".{module}".endswith(f".{end}") for end in ends)
         if not targeted:
             message = f"does not name '{module}', which {ADAPTER_WEIGHTS} has"
             raise adapter.wrong("target_modules", message, "the config and the tensors do not match")
@@ -160,13 +160,15 @@ def _check_config(adapter: _Adapter) -> None:
 def _renaming(adapter: _Adapter, folder: Folder) -> Any:
     """Return a function from the adapter's names to the checkpoint's: equal, or all with the same prefix."""
     wanted = [f"{module}.weight" for module in adapter.modules]
-    first = wanted[0]
-    parts = first.split(".")
-    longer = (name.removesuffix(first) for name in folder.tensors if name.endswith(f".{first}"))
+    first_name = wanted[0]
+    parts = first_name.split(".")
+    longer = (name.removesuffix(first_name) for name in folder.tensors if name.endswith(f".{first_name}"))
     candidates = [(0, ""), *((0, prefix) for prefix in longer), *((len(".".join(parts[:n])) + 1, "") for n in (1, 2))]
     for cut, prefix in candidates:
-        if all(prefix + name[cut:] in folder.tensors and name[:cut] == first[:cut] for name in wanted):
-            return lambda name, cut=cut, prefix=prefix: prefix + (name[cut:] if name[:cut] == first[:cut] else name)
+        if all(prefix + name[cut:] in folder.tensors and name[:cut] == first_name[:cut] for name in wanted):
+            return lambda name, cut=cut, prefix=prefix: (
+                prefix + (name[cut:] if name[:cut] == first_name[:cut] else name)
+            )
     missing = next(name for name in wanted if name not in folder.tensors)
     hint = f"the adapter is for another model ({adapter.config.get('base_model_name_or_path') or 'it names none'})"
     raise AttnscopeError(f"the checkpoint has no '{missing}'", where=adapter.path / ADAPTER_WEIGHTS, hint=hint)

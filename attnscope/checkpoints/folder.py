@@ -235,18 +235,18 @@ def refuse_quantised(tensors: Mapping[str, TensorInfo], path: Path) -> None:
     """Refuse the quantised weights of other programs, by the names that each gives its tensors."""
     endings = {name.rpartition(".")[2] for name in tensors}
     packed = any(info.dtype == "U32" and name.endswith(".weight") for name, info in tensors.items())
-    kind = None
+    format_name = None
     if "qweight" in endings:
-        kind = "GPTQ" if "g_idx" in endings else "AWQ"
+        format_name = "GPTQ" if "g_idx" in endings else "AWQ"
     elif "absmax" in endings or "SCB" in endings or any("bitsandbytes" in ending for ending in endings):
-        kind = "bitsandbytes"
+        format_name = "bitsandbytes"
     elif packed and {"scales", "biases"} <= endings:
-        kind = "MLX"
+        format_name = "MLX"
     elif "weight_packed" in endings:
-        kind = "compressed-tensors"
-    if kind is not None:
+        format_name = "compressed-tensors"
+    if format_name is not None:
         hint = "use the floating-point model that they were made from, or a GGUF file of it"
-        raise AttnscopeError(f"the weights are quantised ({kind})", where=path, hint=hint)
+        raise AttnscopeError(f"the weights are quantised ({format_name})", where=path, hint=hint)
 
 
 def pair_mxfp4(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:

@@ -63,15 +63,15 @@ def read_rules(config: Mapping[str, Any], folder: Path | None) -> GenerationRule
 
 def parse_rules(values: Mapping[str, Any]) -> GenerationRules:
     """Return the rules that a table of a generation_config.json has; a value that no rule can have is not applied."""
-    known: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     not_applied = [name for name, inert in _NOT_APPLIED.items() if values.get(name) not in (None, *inert)]
     for name, parse in _PARSERS.items():
         if (value := values.get(name)) is not None:
             try:
-                known[name] = parse(value)
+                rules[name] = parse(value)
             except (TypeError, ValueError, OverflowError):
                 not_applied.append(name)
-    return GenerationRules(**known, not_applied=tuple(not_applied))
+    return GenerationRules(**rules, not_applied=tuple(not_applied))
 
 
 def _penalty(value: Any) -> float:
@@ -88,7 +88,7 @@ def _count(value: Any) -> int:
 
 def _ids(value: Any) -> tuple[int, ...]:
     ids = value if isinstance(value, list | tuple) else [value]
-    if any(type(number) is not int for number in ids):
+    if any(type(token_id) is not int for token_id in ids):
         raise ValueError
     return tuple(ids)
 

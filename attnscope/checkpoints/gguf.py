@@ -49,24 +49,24 @@ class _Metadata:
         self.seen = set[str]()
         self.tables = {name: self.tensors[name] for name in _ROPE_TABLES if name in self.tensors}  # until it is read
 
-    def get(self, name: str, default: Any = ..., *, kind: type[Any] | tuple[type[Any], ...]) -> Any:
+    def get(self, name: str, default: Any = ..., *, value_type: type[Any] | tuple[type[Any], ...]) -> Any:
         """Return a value of this type; one for each layer must be the same for all."""
         self.seen.add(name)
         value = self.values.get(f"{self.architecture}.{name}")
-        if isinstance(value, list) and kind is not list and value and value.count(value[0]) == len(value):
+        if isinstance(value, list) and value_type is not list and value and value.count(value[0]) == len(value):
             value = value[0]
         if value is None and default is not ...:
             return default
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        if not isinstance(value, value_type) or (isinstance(value, bool) and value_type is not bool):
             message = "is missing" if value is None else f"is {format_value(value)}"
             raise self.wrong(name, message, "attention depends on it")
         return value
 
-    integer = partialmethod(get, kind=int)
-    number = partialmethod(get, kind=(int, float))
+    integer = partialmethod(get, value_type=int)
+    number = partialmethod(get, value_type=(int, float))
 
     def require(self, name: str, expected: Any) -> None:
-        if self.get(name, expected, kind=(int, float, bool, str)) != expected:
+        if self.get(name, expected, value_type=(int, float, bool, str)) != expected:
             value = self.values[f"{self.architecture}.{name}"]
             raise self.wrong(name, f"is {format_value(value)}", f"only {format_value(expected)} is supported")
 
@@ -124,9 +124,11 @@ def open_gguf(path: Path) -> Folder:
 
 def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Architecture]:
     name = metadata.get("general.architecture")
-    kind = metadata.get("general.type", "model")
-    if kind != "model":
-        raise AttnscopeError(f"is a GGUF {format_value(kind)}, not a model", where=path, hint="pass the model's file")
+    file_type = metadata.get("general.type", "model")
+    if file_type != "model":
+        raise AttnscopeError(
+            f"is a GGUF {format_value(file_type)}, not a model", where=path, hint="pass the model's file"
+        )
     parts = metadata.get("split.count", 1)
     if isinstance(parts, int) and parts > 1:
         hint = "merge them with llama.cpp's llama-gguf-split"
@@ -139,7 +141,7 @@ def _architecture(metadata: Mapping[str, Any], path: Path) -> tuple[str, _Archit
 
 def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str, Any]) -> TensorInfo:
     """Return a tensor under its name in transformers, marked to undo llama.cpp's changes."""
-    stem, dot, kind = info.name.rpartition(".")
+    stem, dot, suffix = info.name.rpartition(".")
     match = _BLOCK.fullmatch(stem)
     if match is None:
         name = _OUTSIDE.get(stem)
@@ -152,7 +154,7 @@ def _renamed(info: TensorInfo, architecture: _Architecture, config: Mapping[str,
     which = next((heads[end] for end in heads if architecture.paired and name.endswith(end)), None)
     return replace(
         info,
-        name=name + dot + kind,
+        name=name + dot + suffix,
         paired_heads=config[which] if which else 0,
         offset=architecture.norm_offset if "norm" in stem else 0.0,
     )
@@ -196,17 +198,19 @@ def _whole_rotary(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, A
 
 
 def _rope_scaling(metadata: _Metadata) -> dict[str, Any]:
-    kind = metadata.get("rope.scaling.type", "none", kind=str)
+    scaling_type = metadata.get("rope.scaling.type", "none", value_type=str)
     factor = metadata.number("rope.scaling.factor", None)
     original = metadata.integer("rope.scaling.original_context_length", None)
     metadata.require("rope.scaling.attn_factor", 1.0)
-    if kind == "none" and factor in (None, 0, 1):
+    if scaling_type == "none" and factor in (None, 0, 1):
         return {}
-    if kind == "linear" and factor:
+    if scaling_type == "linear" and factor:
         return {"rope_scaling": {"rope_type": "linear", "factor": factor}}
-    if kind == "yarn" and factor and original:
+    if scaling_type == "yarn" and factor and original:
         return {"rope_scaling": {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}}
-    raise metadata.wrong("rope.scaling.type", f"is {kind} with factor {factor}", "supported: none, linear, yarn")
+    raise metadata.wrong(
+        "rope.scaling.type", f"is {scaling_type} with factor {factor}", "supported: none, linear, yarn"
+    )
 
 
 def _llama(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +279,7 @@ def _gemma2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
-    pattern = metadata.get("attention.sliding_window_pattern", 6, kind=(int, list))
+    pattern = metadata.get("attention.sliding_window_pattern", 6, value_type=(int, list))
     windows: dict[str, Any] = {"sliding_window_pattern": pattern}
     if isinstance(pattern, list):
         windows = {"layer_types": ["sliding_attention" if slides else "full_attention" for slides in pattern]}

@@ -43,9 +43,9 @@ def read_gguf_header(path: Path) -> GgufHeader:
             raise AttnscopeError(f"is not GGUF ({status.st_size:,} bytes)", where=path, hint="download it again")
         start = reader.take(4)
         if reader.data[start:4] != _MAGIC:
-            known = identify_bytes(bytes(reader.data[:512]))
-            kind, hint = known or ("something else", "name a GGUF file, or a model folder")
-            raise AttnscopeError(f"is {kind}, not GGUF", where=path, hint=hint)
+            identified = identify_bytes(bytes(reader.data[:512]))
+            file_kind, hint = identified or ("something else", "name a GGUF file, or a model folder")
+            raise AttnscopeError(f"is {file_kind}, not GGUF", where=path, hint=hint)
         if (version := reader.scalar("I")) not in (2, 3):
             message = "is big-endian" if version >> 24 else f"is GGUF version {version}"
             raise AttnscopeError(message, where=path, hint="convert it with a current llama.cpp to version 3")
@@ -103,13 +103,13 @@ class _Reader:
         except UnicodeDecodeError as e:
             raise AttnscopeError("a string in its header is not UTF-8", where=self.path) from e
 
-    def value(self, kind: int) -> Any:
-        if kind in _SCALARS:
-            return self.scalar(_SCALARS[kind])
-        if kind == _STRING:
+    def value(self, value_type: int) -> Any:
+        if value_type in _SCALARS:
+            return self.scalar(_SCALARS[value_type])
+        if value_type == _STRING:
             return self.text()
-        if kind != _ARRAY:
-            raise AttnscopeError(f"a value of its header has the unknown type {kind}", where=self.path)
+        if value_type != _ARRAY:
+            raise AttnscopeError(f"a value of its header has the unknown type {value_type}", where=self.path)
         inner = self.scalar("I")
         count = self.scalar("Q")
         if count > _MOST_ITEMS:
@@ -145,21 +145,21 @@ def _entries(reader: _Reader, count: int) -> list[TensorInfo]:
     return list(entries.values())
 
 
-def _tensor_type(number: int, where: str) -> tuple[str, tuple[int, int] | None]:
+def _tensor_type(type_id: int, where: str) -> tuple[str, tuple[int, int] | None]:
     """Return the name of a type, with the numbers and bytes of a block if it has blocks."""
-    if number in _FLOATS:
-        return _FLOATS[number][0], None
+    if type_id in _FLOATS:
+        return _FLOATS[type_id][0], None
     try:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     except ImportError as e:
         hint = "pip install 'attnscope[gguf]'"
         raise AttnscopeError(f"is quantised, and gguf cannot be imported ({e})", where=where, hint=hint) from e
     try:
-        kind = GGMLQuantizationType(number)
-        return kind.name, GGML_QUANT_SIZES[kind]
+        tensor_type = GGMLQuantizationType(type_id)
+        return tensor_type.name, GGML_QUANT_SIZES[tensor_type]
     except (ValueError, KeyError) as e:
         hint = "pip install -U gguf, or use a file of another type, such as Q4_K_M"
-        raise AttnscopeError(f"has the type {number}, which gguf does not know", where=where, hint=hint) from e
+        raise AttnscopeError(f"has the type {type_id}, which gguf does not know", where=where, hint=hint) from e
 
 
 def _aligned(position: int, alignment: int) -> int:

@@ -94,9 +94,9 @@ def read_header(path: Path) -> SafetensorsHeader:
         raw = _header_bytes(file, status.st_size, path)
         digest = sample_digest(file, raw, 8 + len(raw), status.st_size)
     entries = as_object(parse_json(raw, f"{path}: header"), f"{path}: header")
-    given = entries.pop("__metadata__", None)
+    raw_metadata = entries.pop("__metadata__", None)
     where = f"{path}: __metadata__"
-    metadata = as_object({} if given is None else given, where)
+    metadata = as_object({} if raw_metadata is None else raw_metadata, where)
     for key, text in metadata.items():
         if not isinstance(text, str):
             raise AttnscopeError(f"is {format_value(text)}, not text", where=f"{where}.{format_value(key)[1:-1]}")
@@ -156,11 +156,11 @@ def _tensor(name: str, entry: Any, base: int, size: int, path: Path) -> TensorIn
     if offsets[1] > size - base:
         message = f"ends at byte {format_value(offsets[1])} of the data, of which the file has {size - base:,}"
         raise AttnscopeError(message, where=where, hint="the file is truncated or damaged: download it again")
-    needed = prod(shape) * DTYPE_BYTES[dtype]
-    given = offsets[1] - offsets[0]
-    if needed != given or max(shape, default=0) > size:
-        needs = f"{dtype} of shape {_format_list(shape)} needs {format_value(needed)} bytes"
-        message = f"{needs}, data_offsets give it {given:,}"
+    needed_bytes = prod(shape) * DTYPE_BYTES[dtype]
+    actual_bytes = offsets[1] - offsets[0]
+    if needed_bytes != actual_bytes or max(shape, default=0) > size:
+        needs = f"{dtype} of shape {_format_list(shape)} needs {format_value(needed_bytes)} bytes"
+        message = f"{needs}, data_offsets give it {actual_bytes:,}"
         raise AttnscopeError(message, where=where, hint="the file is damaged: download it again")
     return TensorInfo(name, path, dtype, tuple(shape), base + offsets[0], base + offsets[1])
 

@@ -95,9 +95,9 @@ def _require_files(snapshot: Path, hint: str, why: str, *, weights: bool) -> Non
             raise AttnscopeError(f"holds {held}, but no {what}{why}", where=snapshot, hint=hint)
 
 
-def not_cached(name: str, known: list[str], where: str | None) -> AttnscopeError:
+def not_cached(name: str, model_names: list[str], where: str | None) -> AttnscopeError:
     """Return the error for a model that is neither a path nor in the cache."""
-    near = did_you_mean(name, known) if known else ""
+    near = did_you_mean(name, model_names) if model_names else ""
     try:
         cached = [folder.removeprefix(_PREFIX) for folder in os.listdir(cache_folder()) if folder.startswith(_PREFIX)]
     except OSError:

@@ -56,16 +56,16 @@ def locate(name: str, option: str | None = None) -> Located:
         return _folder(path, weights=option is None)
     if exists(path, folder=False):
         return _file(path)
-    known = sample_names("sample_weights")
-    if name in known:
+    samples = sample_names("sample_weights")
+    if name in samples:
         return Located(samples_folder("sample_weights") / name)
     if is_repository(name) and (folder := cached_folder(name)).is_dir():
         return _snapshot(folder, name, weights=option is None)
     if name.lower().endswith((".gguf", ".safetensors")):
         raise AttnscopeError("no such file", where=f"{option}: {name}" if option else name, hint="check the path")
     if is_repository(name):
-        raise not_cached(name, known, option)
-    hint = did_you_mean(name, known)
+        raise not_cached(name, samples, option)
+    hint = did_you_mean(name, samples)
     if web := re.fullmatch(_HUB, name):
         hint = f"use its name: {web[1]}"
     raise AttnscopeError("no such folder or bundled sample", where=name, hint=hint)
@@ -150,8 +150,8 @@ def _refuse_other_layouts(path: Path) -> None:
         hint = f"pass the GGUF file: {arg('model', path / files[0])}"
         raise AttnscopeError(f"has no {CONFIG}", where=path, hint=hint)
     for name in names:
-        if kind := _kind(name):
-            raise AttnscopeError(f"has no {CONFIG}; {name} is {kind[0]}", where=path, hint=_SAFETENSORS)
+        if kind_and_hint := _kind(name):
+            raise AttnscopeError(f"has no {CONFIG}; {name} is {kind_and_hint[0]}", where=path, hint=_SAFETENSORS)
 
 
 def _adapter(path: Path) -> AttnscopeError:
@@ -193,8 +193,8 @@ def _file(path: Path) -> Located:
             raise _adapter(path.parent)
         hint = f"put {CONFIG} and tokenizer.json of the model beside it"
         raise AttnscopeError(f"has only the weights: there is no {CONFIG} beside it", where=path, hint=hint)
-    if kind := _kind(path.name):
-        what, hint = kind
+    if kind_and_hint := _kind(path.name):
+        what, hint = kind_and_hint
         raise AttnscopeError(f"is {what}", where=path, hint=hint.format(path))
     if path.suffix == ".toml":
         raise AttnscopeError("is a TOML file, not a model", where=path, hint=f"use {arg('config', path)}")

@@ -10,18 +10,18 @@ GGUF = ".gguf"
 _PACKAGE = Path(__file__).parent.parent
 
 
-def samples_folder(kind: SampleKind) -> Path:
+def samples_folder(sample_kind: SampleKind) -> Path:
     """Return the folder of everything shipped of one kind: in the wheel, or next to the package in a checkout."""
-    in_wheel = _PACKAGE / "_shipped" / kind
-    in_checkout = _PACKAGE.parent / kind
+    in_wheel = _PACKAGE / "_shipped" / sample_kind
+    in_checkout = _PACKAGE.parent / sample_kind
     # site-packages may contain another package's folder `configs`, but no pyproject.toml
     return in_checkout if not in_wheel.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file() else in_wheel
 
 
-def sample_names(kind: SampleKind) -> list[str]:
+def sample_names(sample_kind: SampleKind) -> list[str]:
     """Return names of the shipped samples (`sample_weights`) or configs (`configs`), sorted."""
-    folder = samples_folder(kind)
-    if kind == "configs":
+    folder = samples_folder(sample_kind)
+    if sample_kind == "configs":
         return sorted(path.stem for path in folder.glob("*.toml"))
     return sorted(path.parent.name for path in folder.glob("*/config.json"))
 
@@ -35,10 +35,10 @@ def find_config(name_or_path: str) -> Path:
         hint = f"use {arg('model')} for a checkpoint folder"
         raise AttnscopeError("is a folder, not a TOML file", where=path, hint=hint)
     name = name_or_path.removesuffix(".toml")
-    known = sample_names("configs")
-    if name in known:
+    config_names = sample_names("configs")
+    if name in config_names:
         return samples_folder("configs") / f"{name}.toml"
-    near = did_you_mean(name_or_path, known) if known else None
+    near = did_you_mean(name_or_path, config_names) if config_names else None
     raise AttnscopeError("no such file or bundled config", where=name_or_path, hint=near)
 
 

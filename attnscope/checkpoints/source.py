@@ -100,8 +100,8 @@ class ModelSource:
 
 def begin_id(config: Mapping[str, Any], vocab_size: int) -> int | None:
     """Return the id of the token that a config names as the begin of a text; None if it names none that exists."""
-    named = config.get("bos_token_id")
-    return named if type(named) is int and 0 <= named < vocab_size else None
+    token_id = config.get("bos_token_id")
+    return token_id if type(token_id) is int and 0 <= token_id < vocab_size else None
 
 
 def training_facts(folder: Folder) -> tuple[str, tuple[str, ...]]:

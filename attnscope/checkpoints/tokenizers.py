@@ -60,10 +60,10 @@ class FoundTokenizer:
         return sha256((of_model + self.digest).encode()).hexdigest()[:16] if self.digest else of_model
 
 
-def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
+def find_tokenizer(folder: Folder, tokenizer_name: str | None) -> FoundTokenizer:
     """Open the tokenizer of a checkpoint, or the named one; if the checkpoint has none, a MissingTokenizer."""
-    if named is not None:
-        return open_tokenizer(named, folder.config)
+    if tokenizer_name is not None:
+        return open_tokenizer(tokenizer_name, folder.config)
     try:
         if folder.tokenizer is not None:
             return FoundTokenizer(FileTokenizer(folder.path, folder.tokenizer), {}, "")
@@ -75,49 +75,60 @@ def find_tokenizer(folder: Folder, named: str | None) -> FoundTokenizer:
         return FoundTokenizer(MissingTokenizer(e), {}, "")
 
 
-def open_tokenizer(named: str, config: Mapping[str, Any]) -> FoundTokenizer:
+def open_tokenizer(tokenizer_name: str, config: Mapping[str, Any]) -> FoundTokenizer:
     """Open a tokenizer.json (of any name), a vocabulary file, a folder with one, or that of a model, by its name.
 
     The model's config.json decides how a vocabulary is used if the folder does not.
     """
-    path = Path(named)
+    path = Path(tokenizer_name)
     if not exists(path, folder=False):
-        path = locate(named, OPTION).path
+        path = locate(tokenizer_name, OPTION).path
         present = set(os.listdir(path))
         if TOKENIZER not in present:
             if CONFIG in present:
                 config = as_object(read_json(path / CONFIG, cap=MAX_CONFIG), str(path / CONFIG))
-            return replace(_build(path, present, config), name=named)
+            return replace(_build(path, present, config), name=tokenizer_name)
         path /= TOKENIZER
     elif path.name in _VOCABULARIES:
         built = _build(path.parent, set(os.listdir(path.parent)), config, path.name)
-        return replace(built, name=named)
+        return replace(built, name=tokenizer_name)
     elif path.suffix != ".json" or path.name in (CONFIG, *_OPTIONS):
         hint = "pass a tokenizer.json, vocab.txt, vocab.json, tokenizer.model, or a folder that has one"
         raise UsageError(f"'{path.name}' is not a tokenizer", where=OPTION, hint=hint)
     data = read_file(path, cap=MAX_TOKENIZER)
-    return FoundTokenizer(FileTokenizer(path, data), {path.name: len(data)}, sha256(data).hexdigest(), named)
+    return FoundTokenizer(FileTokenizer(path, data), {path.name: len(data)}, sha256(data).hexdigest(), tokenizer_name)
 
 
 def _build(path: Path, present: set[str], config: Mapping[str, Any], file: str | None = None) -> FoundTokenizer:
     from attnscope.checkpoints.tokenization.building import KINDS, VOCAB_TXT, WORDPIECE, Sources, build_tokenizer
 
-    written = _read_options(path, present)
-    options = _options(path, written)
+    option_files = _read_options(path, present)
+    options = _options(path, option_files)
     stated = options.get("tokenizer_class") or config.get("tokenizer_class")
     name = str(stated).removesuffix("Fast") if stated else None
     family = config.get("model_type")
-    fitting = [kind for kind in KINDS if family in kind.families and name in (None, kind.name)]
+    fitting = [
+        tokenizer_kind
+        for tokenizer_kind in KINDS
+        if family in tokenizer_kind.families and name in (None, tokenizer_kind.name)
+    ]
     # A class that transformers makes of the same files for any model.
-    named = name == WORDPIECE.name
-    if named or (file == VOCAB_TXT and name in (None, *_GENERIC)):
+    is_wordpiece = name == WORDPIECE.name
+    if is_wordpiece or (file == VOCAB_TXT and name in (None, *_GENERIC)):
         fitting += [WORDPIECE]
-    kind = next((kind for kind in fitting if present.issuperset(kind.files) and file in (None, *kind.files)), None)
-    if kind is None:
+    tokenizer_kind = next(
+        (
+            tokenizer_kind
+            for tokenizer_kind in fitting
+            if present.issuperset(tokenizer_kind.files) and file in (None, *tokenizer_kind.files)
+        ),
+        None,
+    )
+    if tokenizer_kind is None:
         raise _refuse(path, present, name, family)
-    data = {name: read_file(path / name, cap=MAX_TOKENIZER) for name in kind.files}
-    tokenizer = build_tokenizer(kind, Sources(path, data, options))
-    used = data | written
+    data = {name: read_file(path / name, cap=MAX_TOKENIZER) for name in tokenizer_kind.files}
+    tokenizer = build_tokenizer(tokenizer_kind, Sources(path, data, options))
+    used = data | option_files
     digest = sha256(b"".join(sha256(used[name]).digest() for name in sorted(used))).hexdigest()
     return FoundTokenizer(tokenizer, {name: len(used[name]) for name in used}, digest)
 
@@ -131,19 +142,21 @@ def _read_options(path: Path, present: Collection[str]) -> dict[str, bytes]:
     return {name: read_file(path / name, cap=_MAX_OPTIONS) for name in _OPTIONS if name in present}
 
 
-def _options(path: Path, written: Mapping[str, bytes]) -> dict[str, Any]:
+def _options(path: Path, option_files: Mapping[str, bytes]) -> dict[str, Any]:
     """Read options for special tokens and the treatment of texts, in transformers' order of precedence."""
-    read = {name: as_object(parse_json(data, str(path / name)), str(path / name)) for name, data in written.items()}
+    read = {
+        name: as_object(parse_json(data, str(path / name)), str(path / name)) for name, data in option_files.items()
+    }
     options = dict(read.get(_TOKENIZER_CONFIG, {}))
     if "added_tokens_decoder" in options:
         return options
     options |= read.get(_SPECIAL, {})
     special = {str(token) for value in options.values() for token in (value if isinstance(value, list) else [value])}
     decoder = {}
-    for content, number in read.get(_ADDED, {}).items():
-        if type(number) is not int or number < 0:
-            raise AttnscopeError(f"{format_value(content)} has the id {format_value(number)}", where=path / _ADDED)
-        decoder[str(number)] = {"content": content, "special": content in special}
+    for content, token_id in read.get(_ADDED, {}).items():
+        if type(token_id) is not int or token_id < 0:
+            raise AttnscopeError(f"{format_value(content)} has the id {format_value(token_id)}", where=path / _ADDED)
+        decoder[str(token_id)] = {"content": content, "special": content in special}
     return options | {"added_tokens_decoder": decoder}
 
 

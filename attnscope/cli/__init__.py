@@ -111,16 +111,16 @@ def _report_error(error: BaseException) -> int:
 
         for line in "".join(traceback.format_exception(error)).splitlines():
             print_notice("debug", escape_control(line))
-    known = _as_attnscope_error(error)
-    if known is None:
+    known_error = _as_attnscope_error(error)
+    if known_error is None:
         message = _bug_message(error)
         print_notice("error", message, {"message": message, "where": None, "hint": None, "exit_code": int(Exit.BUG)})
         return Exit.BUG
     from attnscope.request.options import on_command_line  # the option table is only imported for errors
 
-    parts = {name: part and spell_options(part, on_command_line) for name, part in known.parts._asdict().items()}
-    print_notice("error", known.line(on_command_line), {**parts, "exit_code": int(known.code)})
-    return known.code
+    parts = {name: part and spell_options(part, on_command_line) for name, part in known_error.parts._asdict().items()}
+    print_notice("error", known_error.line(on_command_line), {**parts, "exit_code": int(known_error.code)})
+    return known_error.code
 
 
 def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
@@ -151,6 +151,6 @@ def _as_attnscope_error(error: BaseException) -> AttnscopeError | None:
 
 
 def _bug_message(error: BaseException) -> str:
-    first = (str(error).splitlines() or [""])[0]
-    what = escape_control(f"{type(error).__name__}: {first}" if first else type(error).__name__)
+    first_line = (str(error).splitlines() or [""])[0]
+    what = escape_control(f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__)
     return f"internal error ({what}); this is a bug, please report it with the traceback that ATTNSCOPE_DEBUG=1 shows"

@@ -40,94 +40,94 @@ zcat texts.jsonl.gz | attnscope batch --from jsonl -o dump.jsonl --shard 1/4
 """
 
 
-def batch(given: Given) -> None:
+def batch(options: Given) -> None:
     """Write the attention of many texts to a file.
 
     Keeps the top contributors and the row statistics of every head by default. After an interruption, run the same
     command again to resume.
     """
-    if given.file is not None and given.chat is not None:
+    if options.file is not None and options.chat is not None:
         raise UsageError(f"FILE and {arg('chat')} cannot be used together", hint="pass one of them")
-    if given.chat is not None and given.format not in (None, "jsonl"):
-        raise UsageError(f"{arg('chat')} reads .jsonl", where=arg("format", given.format), hint="remove it")
-    if given.qkv is not None and (given.file is not None or given.chat is not None or given.format is not None):
+    if options.chat is not None and options.format not in (None, "jsonl"):
+        raise UsageError(f"{arg('chat')} reads .jsonl", where=arg("format", options.format), hint="remove it")
+    if options.qkv is not None and (options.file is not None or options.chat is not None or options.format is not None):
         hint = "remove it: the texts are in the file of the arrays"
         raise UsageError(f"FILE and {arg('qkv')} cannot be used together", hint=hint)
-    given.file = next((name for name in (given.file, given.chat, given.qkv) if name is not None), None)
-    if given.file is None and not given.status and not is_piped(sys.stdin):
+    options.file = next((name for name in (options.file, options.chat, options.qkv) if name is not None), None)
+    if options.file is None and not options.status and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
-    name = given.file or "-"
-    folder = _is_table_folder(given)
-    if given.table and not folder:
+    name = options.file or "-"
+    folder = _is_table_folder(options)
+    if options.table and not folder:
         hint = f"use {arg('output')} dump.parquet/, or convert the dump later"
         raise UsageError("applies only to a .parquet folder", where=arg("table"), hint=hint)
-    resumes = folder or _check_ending(given.output)
-    if given.status:
-        _print_status(given.output, folder=folder)
+    resumes = folder or _check_ending(options.output)
+    if options.status:
+        _print_status(options.output, folder=folder)
         return
-    if given.sbatch is not None:
-        _print_script(name, given, resumes=resumes, tables=folder)
+    if options.sbatch is not None:
+        _print_script(name, options, resumes=resumes, tables=folder)
         return
-    order = _order(name, given)
+    order = _order(name, options)
     from attnscope.batch.convert import write_document
 
-    write = _writer(name, given)
-    if given.ray is not None:
-        _write_with_ray(order, given, name, resumes=resumes and not folder)
+    write = _writer(name, options)
+    if options.ray is not None:
+        _write_with_ray(order, options, name, resumes=resumes and not folder)
         return
     begun: list[tuple[Callable[[], int], int]] = []
     # registered first, so that the progress bar is gone when it is called
-    with at_signal(lambda: _say_stopped(begun, given)), progress(quiet=given.quiet) as on_progress:
+    with at_signal(lambda: _say_stopped(begun, options)), progress(quiet=options.quiet) as on_progress:
         if resumes:
             summary = write(
                 order,
                 on_progress,
                 on_start=lambda saved, total: begun.append((saved, total)),
-                on_size=None if given.quiet else _say_size,
+                on_size=None if options.quiet else _say_size,
             )
         else:
             summary = write_document(order, on_progress)
-    if not given.quiet:
-        _report(summary, given.output, name)
+    if not options.quiet:
+        _report(summary, options.output, name)
         if "effects" in order.settings.keep and resumes and not folder and not summary.stopped:
-            _say_means(given.output)
+            _say_means(options.output)
     if summary.stopped:
         ((_, total),) = begun
         message = (
-            f"{given.max_minutes:g} minutes are over; {summary.records:,} of {total:,} saved; run the same command"
+            f"{options.max_minutes:g} minutes are over; {summary.records:,} of {total:,} saved; run the same command"
         )
         print_notice("stopped", f"{message} to continue")
         raise typer.Exit(Exit.FAILED)
     if summary.counts["failed"]:
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
-    if resumes and not folder and str(given.output) != "-":
-        suggest(["verify", str(given.output)], given)
+    if resumes and not folder and str(options.output) != "-":
+        suggest(["verify", str(options.output)], options)
 
 
-def _writer(name: str, given: Given) -> "Callable[..., Summary]":
+def _writer(name: str, options: Given) -> "Callable[..., Summary]":
     """Return the function that writes a dump to this disk or to a store, and allow the network for stores."""
     from attnscope.batch.dump import write_dump
     from attnscope.batch.remote import url_of
     from attnscope.batch.staging import write_remote_dump
 
-    urls = [url_of(path) for path in (name, given.output)]
+    urls = [url_of(path) for path in (name, options.output)]
     if any(url is not None and url.startswith("hf:") for url in urls):
         allow_network()  # that of Hugging Face, which is forbidden by its own settings
     if urls[1] is None:
         return write_dump
-    if given.output.suffix == ".json":
+    if options.output.suffix == ".json":
         raise UsageError(f"'{urls[1]}' cannot be a document", where=arg("output"), hint="use .jsonl")
     return write_remote_dump
 
 
-def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", given: Given) -> None:
-    if given.quiet or str(given.output) == "-" or given.output.suffix == ".json":
+def _say_stopped(begun: "list[tuple[Callable[[], int], int]]", options: Given) -> None:
+    if options.quiet or str(options.output) == "-" or options.output.suffix == ".json":
         return
     if not begun:
         print_notice("stopped", "while starting; nothing new was saved")
     else:
         ((saved, total),) = begun
-        command = "the same command without --force" if given.force else "the same command"
+        command = "the same command without --force" if options.force else "the same command"
         print_notice("stopped", f"{saved():,} of {total:,} saved; run {command} to continue")
 
 
@@ -178,16 +178,16 @@ def _check_ending(output: Path) -> bool:
     raise UsageError(f"'{output}' is not a dump format", where=arg("output"), hint=hint)
 
 
-def _order(name: str, given: Given) -> "DumpConfig":
+def _order(name: str, options: Given) -> "DumpConfig":
     from attnscope.batch.header import Settings
     from attnscope.batch.items import ARRAYS
     from attnscope.batch.loading import DumpConfig
     from attnscope.cli.run_config import refuse_idle_what_if, run_config
 
-    refuse_idle_what_if(given)
-    if given.words:
-        _keep_words(given)
-    layer, head = join_label(given.layer, given.head)
+    refuse_idle_what_if(options)
+    if options.words:
+        _keep_words(options)
+    layer, head = join_label(options.layer, options.head)
     if head.pairs:
         # Refuses them: a record has the same heads of every layer.
         head.numbers(0, "head")
@@ -195,30 +195,30 @@ def _order(name: str, given: Given) -> "DumpConfig":
     settings = Settings(
         layer=str(layer),
         head=str(head),
-        query=None if given.query is None else str(given.query),
-        key=None if given.key is None else str(given.key),
-        spans=None if given.spans is None else str(given.spans),
-        **_kept(given),
-        **{name: getattr(given, name) for name in names},
-        tables=given.table or (),
-        target=given.target or (),
-        patch_from=given.patch_from,
+        query=None if options.query is None else str(options.query),
+        key=None if options.key is None else str(options.key),
+        spans=None if options.spans is None else str(options.spans),
+        **_kept(options),
+        **{name: getattr(options, name) for name in names},
+        tables=options.table or (),
+        target=options.target or (),
+        patch_from=options.patch_from,
     )
     # the target is that of each text's cuts
-    run = run_config((), given, pool=None, target=None)
-    format = given.format if given.chat is None else "jsonl"
-    format = format if given.qkv is None else ARRAYS
+    run = run_config((), options, pool=None, target=None)
+    format = options.format if options.chat is None else "jsonl"
+    format = format if options.qkv is None else ARRAYS
     return DumpConfig(
         name,
         format,
-        given.output,
+        options.output,
         settings,
         run,
-        force=given.force,
-        strict=given.strict,
-        max_minutes=given.max_minutes,
-        workers=None if given.workers == "auto" else given.workers or 0,
-        configured=given.settings,
+        force=options.force,
+        strict=options.strict,
+        max_minutes=options.max_minutes,
+        workers=None if options.workers == "auto" else options.workers or 0,
+        configured=options.settings,
     )
 
 
@@ -232,48 +232,48 @@ _USED_BY = {
 }  # an option to the part it is about
 
 
-def _kept(given: Given) -> dict[str, Any]:
+def _kept(options: Given) -> dict[str, Any]:
     """Return the fields of batch.header.Settings that `--keep` and `--stage` stand for."""
-    brief = given.keep == (BRIEF,)
-    if BRIEF in given.keep and not brief:
+    brief = options.keep == (BRIEF,)
+    if BRIEF in options.keep and not brief:
         hint = f"remove {BRIEF}, or the others"
         raise UsageError(f"{BRIEF} cannot be combined with exact findings", where=arg("keep"), hint=hint)
-    apart = tuple(word for word in given.keep if word in EXACT_PARTS and word not in ALL_PARTS)
-    whole_parts = tuple(word for word in given.keep if word not in apart)
-    parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in given.keep else whole_parts), *apart)
+    apart = tuple(word for word in options.keep if word in EXACT_PARTS and word not in ALL_PARTS)
+    whole_parts = tuple(word for word in options.keep if word not in apart)
+    parts = ("top", "rows") if brief else (*(ALL_PARTS if ALL in options.keep else whole_parts), *apart)
     for option in BATCH:
         part = _USED_BY.get(option.name)
-        if part is not None and part not in parts and option.name in given.typed:
+        if part is not None and part not in parts and option.name in options.typed:
             hint = f"use {arg('keep', part)}" if brief else f"add {part} to {arg('keep')}"
             raise UsageError(f"applies only to {part}", where=option.spelled, hint=hint)
-    if given.spans is not None:
-        _check_spans(given, parts)
-    if given.key is not None and not given.stages:
+    if options.spans is not None:
+        _check_spans(options, parts)
+    if options.key is not None and not options.stages:
         raise UsageError("applies only to whole matrices", where=arg("key"), hint=f"add {arg('stages', 'weights')}")
     return {
-        "keep": (*parts, *(["stages"] if given.stages else [])),
+        "keep": (*parts, *(["stages"] if options.stages else [])),
         "statistics": BRIEF_STATISTICS if brief else None,
         "digits": BRIEF_DIGITS if brief else None,
     }
 
 
-def _keep_words(given: Given) -> None:
+def _keep_words(options: Given) -> None:
     """Replace `--words` by its long form."""
     from attnscope.request.spans import WHOLE_WORDS, parse_spans
 
-    if given.spans is not None:
+    if options.spans is not None:
         raise UsageError(f"{arg('words')} and {arg('spans')} cannot be used together", hint="remove one of them")
-    given.words = False
-    given.spans = parse_spans(WHOLE_WORDS)
-    kept = given.keep if "keep" in given.typed else ()
-    given.keep = tuple(dict.fromkeys((*kept, "spans")))
+    options.words = False
+    options.spans = parse_spans(WHOLE_WORDS)
+    kept_parts = options.keep if "keep" in options.typed else ()
+    options.keep = tuple(dict.fromkeys((*kept_parts, "spans")))
 
 
-def _is_table_folder(given: Given) -> bool:
+def _is_table_folder(options: Given) -> bool:
     """Tell whether the output is a folder of tables: `dump.parquet/`, or an existing folder of this name."""
-    if given.output.suffix != ".parquet":
+    if options.output.suffix != ".parquet":
         return False
-    return given.output.is_dir() or any(word.endswith(".parquet/") for word in given.command_line)
+    return options.output.is_dir() or any(word.endswith(".parquet/") for word in options.command_line)
 
 
 def _print_status(output: Path, *, folder: bool) -> None:
@@ -291,52 +291,52 @@ def _print_status(output: Path, *, folder: bool) -> None:
     print(escape_control(describe_status(gather_parts_of([output], count=True), alone=True)))
 
 
-def _check_spans(given: Given, parts: Sequence[str]) -> None:
+def _check_spans(options: Given, parts: Sequence[str]) -> None:
     """Refuse ranges, which belong to texts, and spans that have no effect."""
-    if given.spans.division == "ranges":
+    if options.spans.division == "ranges":
         hint = f"give each text a member 'spans', and leave {arg('spans')} out"
         raise UsageError("a file divides one text", where=arg("spans"), hint=hint)
     if (
         not any(PARTS[part].of_spans for part in parts)
-        and given.query is None
-        and given.key is None
-        and given.hide is None
+        and options.query is None
+        and options.key is None
+        and options.hide is None
     ):
         hint = f"use {arg('keep', 'spans')}"
         raise UsageError("has no effect: no part of spans is kept, and no span is named", where=arg("spans"), hint=hint)
 
 
-def _write_with_ray(order: "DumpConfig", given: Given, name: str, *, resumes: bool) -> None:
+def _write_with_ray(order: "DumpConfig", options: Given, name: str, *, resumes: bool) -> None:
     from attnscope.batch.ray_shards import RayConfig, write_with_ray
 
-    _check_shared(name, given, "actors", "ray", resumes=resumes)
-    cluster = RayConfig(given.ray, given.actors, given.actor_cpus, given.actor_gpus, given.actor_resources)
-    with progress(quiet=given.quiet) as on_progress:
+    _check_shared(name, options, "actors", "ray", resumes=resumes)
+    cluster = RayConfig(options.ray, options.actors, options.actor_cpus, options.actor_gpus, options.actor_resources)
+    with progress(quiet=options.quiet) as on_progress:
         summary = write_with_ray(order, cluster, on_progress)
-    if not given.quiet:
-        _report(summary, given.output, name)
+    if not options.quiet:
+        _report(summary, options.output, name)
     if summary.counts["failed"]:
         raise typer.Exit(Exit.SOME_RECORDS_FAILED)
 
 
-def _check_shared(name: str, given: Given, who: str, option: str, *, resumes: bool) -> None:
+def _check_shared(name: str, options: Given, who: str, option: str, *, resumes: bool) -> None:
     """Refuse an input or output that several machines cannot share."""
     from attnscope.batch.remote import shown, url_of
 
-    if name == "-" or not resumes or str(given.output) == "-" or url_of(given.output) is not None:
-        what = "standard input" if name == "-" else f"'{shown(given.output)}'"
+    if name == "-" or not resumes or str(options.output) == "-" or url_of(options.output) is not None:
+        what = "standard input" if name == "-" else f"'{shown(options.output)}'"
         hint = "pass FILE on a disk that all nodes share"
         hint = hint if name == "-" else "use .jsonl, .jsonl.gz, .jsonl.zst or a folder, on a disk that all nodes share"
         raise UsageError(f"{who} cannot share {what}", where=arg(option), hint=hint)
 
 
-def _print_script(name: str, given: Given, *, resumes: bool, tables: bool) -> None:
+def _print_script(name: str, options: Given, *, resumes: bool, tables: bool) -> None:
     from attnscope.cli.slurm_script import slurm_script
 
-    _check_shared(name, given, "the tasks of an array", "sbatch", resumes=resumes)
-    cpus = (given.threads or 1) * (given.workers if isinstance(given.workers, int) else 1)
-    gpu = given.device.startswith("cuda")
-    print(slurm_script(given.command_line, given.output, given.sbatch, cpus, gpu=gpu, tables=tables), end="")
+    _check_shared(name, options, "the tasks of an array", "sbatch", resumes=resumes)
+    cpus = (options.threads or 1) * (options.workers if isinstance(options.workers, int) else 1)
+    gpu = options.device.startswith("cuda")
+    print(slurm_script(options.command_line, options.output, options.sbatch, cpus, gpu=gpu, tables=tables), end="")
 
 
 def _report(summary: "Summary", output: Path, name: str) -> None:

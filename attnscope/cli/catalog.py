@@ -124,12 +124,12 @@ def _command(name: str) -> dict[str, Any]:
 
 
 def _findings(name: str) -> Iterator[dict[str, Any]]:
-    for kind in study(name).kinds:
+    for findings_kind in study(name).kinds:
         yield {
-            "kind": kind.name,
-            "files": list(kind.formats),
-            "schema": kind.schema,
-            "definition": f"docs/schema.json#/$defs/{kind.findings.partition(':')[2]}",
+            "kind": findings_kind.name,
+            "files": list(findings_kind.formats),
+            "schema": findings_kind.schema,
+            "definition": f"docs/schema.json#/$defs/{findings_kind.findings.partition(':')[2]}",
         }
 
 

@@ -34,7 +34,7 @@ _SHORT = 200  # characters of texts of which a page holds every head
 _WANTED = ("layer", "head", "query", "key", "stages")  # what saved reports are narrowed down to
 
 
-def compare(given: Given) -> None:
+def compare(options: Given) -> None:
     """Show what changes between masks, layers, heads, texts or models.
 
     Repeat one option, or the text, to compare its values; the first is the reference. By default, compares the causal
@@ -45,46 +45,46 @@ def compare(given: Given) -> None:
     from attnscope.cli.deliver import check_output, deliver, is_table, put, require_plain_reading
     from attnscope.studies.compare.tolerance import Tolerance, failure
 
-    check_output(given, "compare")
-    sides = Sides(given, COMPARE)
-    tolerance = Tolerance.given(given.tolerance, given.relative)
-    if tolerance is None and is_table(given) and "stages" in given.typed and given.stages != ("weights",):
+    check_output(options, "compare")
+    sides = Sides(options, COMPARE)
+    tolerance = Tolerance.given(options.tolerance, options.relative)
+    if tolerance is None and is_table(options) and "stages" in options.typed and options.stages != ("weights",):
         hint = f"add {arg('tolerance', placeholder='X')} or {JSON_FILE}, or remove {arg('stages')}"
         raise UsageError("tables show only the weights", where=arg("stages"), hint=hint)
-    if tolerance is not None and given.summary and given.format is None and given.output is None:
+    if tolerance is not None and options.summary and options.format is None and options.output is None:
         hint = f"remove it, or add {arg('format', 'table')}"
         raise UsageError("the verdict replaces tables", where=arg("summary"), hint=hint)
     roles: list[RoleRecorders] = []
     texts = sides.several.get("text", [])
     reports = [text for text in texts if text.lower().endswith(".json")]
     if len(texts) > 1 and reports == texts:
-        comparison = _compare_reports(sides.several, given, tolerance)
+        comparison = _compare_reports(sides.several, options, tolerance)
     elif len(texts) == 2 and len(reports) == 1:
-        comparison = _compare_with_report(sides, reports[0], given, tolerance)
+        comparison = _compare_with_report(sides, reports[0], options, tolerance)
     else:
-        comparison = _compare_runs(sides, given, tolerance, roles)
-    if tolerance is None or given.format is not None or given.output is not None:
-        deliver(comparison, given, every_head=roles, summary=given.summary)
+        comparison = _compare_runs(sides, options, tolerance, roles)
+    if tolerance is None or options.format is not None or options.output is not None:
+        deliver(comparison, options, every_head=roles, summary=options.summary)
     if tolerance is not None:
-        if given.format is None:
-            put(comparison, given, "verdict")
+        if options.format is None:
+            put(comparison, options, "verdict")
         if error := failure(comparison):
             raise error
-        require_plain_reading(comparison, given)
+        require_plain_reading(comparison, options)
 
 
-def _compare_reports(several: Several, given: Given, tolerance: "Tolerance | None") -> "Comparison":
+def _compare_reports(several: Several, options: Given, tolerance: "Tolerance | None") -> "Comparison":
     from pathlib import Path
 
     from attnscope.base.system.escape import as_unicode
     from attnscope.studies.compare.runs import compare_reports, read_report
 
     for option in COMPARE:
-        if option.name in given.typed and option.name not in (*_OF_REPORTS, *_WANTED):
+        if option.name in options.typed and option.name not in (*_OF_REPORTS, *_WANTED):
             hint = "pass texts, or remove the option"
             raise UsageError("does not apply to saved reports", where=arg(option.name), hint=hint)
     reports = [(as_unicode(path), read_report(Path(path))) for path in several["text"]]
-    return compare_reports(reports, _wanted(given), tolerance)
+    return compare_reports(reports, _wanted(options), tolerance)
 
 
 def _wanted(given: Given) -> "ReportSelection":
@@ -126,7 +126,7 @@ def _compare_with_report(sides: Sides, path: str, given: Given, tolerance: "Tole
 
 
 def _compare_runs(
-    sides: Sides, given: Given, tolerance: "Tolerance | None", roles: "list[RoleRecorders]"
+    sides: Sides, options: Given, tolerance: "Tolerance | None", roles: "list[RoleRecorders]"
 ) -> "Comparison":
     from msgspec.structs import replace
 
@@ -135,15 +135,15 @@ def _compare_runs(
     from attnscope.cli.run_config import read_texts, refuse_idle_order, refuse_idle_what_if, run_config
     from attnscope.studies.compare.runs import compare_runs, side_of, spell_side
 
-    window = PAGE if is_page(given) else PRINTED if is_table(given) else None
+    window = PAGE if is_page(options) else PRINTED if is_table(options) else None
     several = sides.several
-    if "qkv" in several and {"model", "config"} & given.typed:
-        return _compare_arrays(sides, given, tolerance, window)
-    refuse_idle_order(given)
-    named = sides.axis()
-    if named is not None:
-        refuse_idle_what_if(given)
-    axis, values = named or _masks({name: values for name, values in several.items() if name in given.typed})
+    if "qkv" in several and {"model", "config"} & options.typed:
+        return _compare_arrays(sides, options, tolerance, window)
+    refuse_idle_order(options)
+    named_axis = sides.axis()
+    if named_axis is not None:
+        refuse_idle_what_if(options)
+    axis, values = named_axis or _masks({name: values for name, values in several.items() if name in options.typed})
     compared = "text" if axis == "chat" else axis  # chats become texts
     runs = []
     read: dict[Any, Any] = {}  # standard input can be read only once
@@ -154,32 +154,32 @@ def _compare_runs(
         if source not in read:
             read[source] = read_texts(side)
         run = run_config(read[source], side, window=window)
-        if is_page(given):
+        if is_page(options):
             run = replace(run, stages=WALKED)
         elif window is not None and tolerance is None:
             run = replace(run, stages=("weights",))  # of which alone there are tables
         runs.append((spell_side(axis, value), side_of(compared, run)))
 
     short = all(len(text.text) <= _SHORT for _, run in runs for text in run.texts)
-    every_head = is_page(given) and short and compared not in ("layer", "head")
+    every_head = is_page(options) and short and compared not in ("layer", "head")
     if every_head:
         from attnscope.studies.run.every_head import RoleRecorders
 
         roles += [RoleRecorders() for _ in runs]
-    with progress(quiet=given.quiet) as on_progress:
+    with progress(quiet=options.quiet) as on_progress:
         return compare_runs(
             compared,
             runs,
-            given.key,
+            options.key,
             on_progress,
             tolerance,
             selected=selected,
-            every_head=every_head or given.summary,
+            every_head=every_head or options.summary,
             roles=roles,
         )
 
 
-def _compare_arrays(sides: Sides, given: Given, tolerance: "Tolerance | None", window: int | None) -> "Comparison":
+def _compare_arrays(sides: Sides, options: Given, tolerance: "Tolerance | None", window: int | None) -> "Comparison":
     """Compare a model with queries and keys that another program computed, on the text that is typed or in the file."""
     from pathlib import Path
 
@@ -200,12 +200,12 @@ def _compare_arrays(sides: Sides, given: Given, tolerance: "Tolerance | None", w
     selected = [name for name in ("layer", "head") if name in several]
     path = several["qkv"][0]
     labels = str(run.model or run.config), path
-    with progress(quiet=given.quiet) as on_progress:
+    with progress(quiet=options.quiet) as on_progress:
         return compare_with_arrays(
             side_of("model", run),
             from_file(Path(path)),
             labels,
-            given.key,
+            options.key,
             progress=on_progress,
             tolerance=tolerance,
             selected=selected,

@@ -31,8 +31,8 @@ def masks(incomplete: str) -> list[str]:
     start = max(incomplete.rfind(mark) for mark in "+|(") + 1
     done = incomplete[:start]
     last = incomplete[start:]
-    known = _starting([term.form.partition("N")[0] for term in TERMS], last)
-    return [f"{done}{word}" for word in known + (_paths(last) if last else [])]
+    words = _starting([term.form.partition("N")[0] for term in TERMS], last)
+    return [f"{done}{word}" for word in words + (_paths(last) if last else [])]
 
 
 def stages(incomplete: str) -> list[str]:
@@ -76,19 +76,19 @@ def help_words(incomplete: str) -> list[str]:
     return _starting(list(COMMANDS), incomplete) + topics(incomplete)
 
 
-def words(*known: str) -> Callable[[str], list[str]]:
+def words(*fixed_words: str) -> Callable[[str], list[str]]:
     """Return a completion out of fixed words."""
-    return lambda incomplete: _starting(list(known), incomplete)
+    return lambda incomplete: _starting(list(fixed_words), incomplete)
 
 
-def _listed(known: Iterable[str], incomplete: str) -> list[str]:
+def _listed(words: Iterable[str], incomplete: str) -> list[str]:
     """Complete the last of some words that commas separate, none of them twice."""
     done, comma, last = incomplete.rpartition(",")
-    return [f"{done}{comma}{word}" for word in known if word.startswith(last) and word not in done.split(",")]
+    return [f"{done}{comma}{word}" for word in words if word.startswith(last) and word not in done.split(",")]
 
 
-def _starting(known: list[str], incomplete: str) -> list[str]:
-    return [word for word in known if word.startswith(incomplete)]
+def _starting(words: list[str], incomplete: str) -> list[str]:
+    return [word for word in words if word.startswith(incomplete)]
 
 
 def _paths(incomplete: str, *, folders_only: bool = False, ending: str = "") -> list[str]:

@@ -15,32 +15,32 @@ attnscope convert report.json report.csv
 """
 
 
-def convert(given: Given) -> None:
+def convert(options: Given) -> None:
     """Convert a finished dump to a table or to another kind of dump.
 
     Every row of a table names its text, layer and head. Reports that run saved as .json can be converted to tables
     and to pages, too.
     """
-    if given.target.suffix.lower() == ".html":
-        size, what = _page(given)
-        if not given.quiet:
-            print_notice("wrote", f"{escape_control(str(given.target))} ({what}, {size:,} bytes)")
+    if options.target.suffix.lower() == ".html":
+        size, what = _page(options)
+        if not options.quiet:
+            print_notice("wrote", f"{escape_control(str(options.target))} ({what}, {size:,} bytes)")
         return
     from attnscope.batch.convert import convert as make
 
-    count, what = make(given.source, given.target, given.table, force=given.force)
-    if not given.quiet:
-        print_notice("wrote", f"{escape_control(str(given.target))} ({count:,} {what})")
+    count, what = make(options.source, options.target, options.table, force=options.force)
+    if not options.quiet:
+        print_notice("wrote", f"{escape_control(str(options.target))} ({count:,} {what})")
 
 
-def _page(given: Given) -> tuple[int, str]:
+def _page(options: Given) -> tuple[int, str]:
     from attnscope.base.files.atomic import check_not_read, check_target, write_atomic
     from attnscope.batch.page import page_of
 
-    if given.table is not None:
+    if options.table is not None:
         hint = f"{arg('table')} needs a .csv or .parquet OUT"
         raise UsageError("OUT is not a table", where=arg("table"), hint=hint)
-    check_not_read(given.target, [given.source])
-    check_target(given.target, force=given.force)
-    parts, what = page_of(given.source)
-    return write_atomic(given.target, parts, force=given.force), what
+    check_not_read(options.target, [options.source])
+    check_target(options.target, force=options.force)
+    parts, what = page_of(options.source)
+    return write_atomic(options.target, parts, force=options.force), what

@@ -24,77 +24,77 @@ _NARROWEST = 40
 _WIDEST = 10_000
 
 
-def _file_format(given: Given) -> FileFormat | None:
+def _file_format(options: Given) -> FileFormat | None:
     """Return the format of the file that findings are written to; None for a terminal, or an unknown extension."""
-    ending = None if given.output is None else given.output.suffix.lower()
+    ending = None if options.output is None else options.output.suffix.lower()
     return next((file_format for file_format in FILE_FORMATS if file_format.ending == ending), None)
 
 
-def is_table(given: Given) -> bool:
+def is_table(options: Given) -> bool:
     """Tell whether findings are drawn for reading, so that a window of a long text is enough."""
-    return given.format != "json" if given.output is None else getattr(_file_format(given), "drawn", False)
+    return options.format != "json" if options.output is None else getattr(_file_format(options), "drawn", False)
 
 
-def is_picture(given: Given) -> bool:
+def is_picture(options: Given) -> bool:
     """Tell whether findings are drawn as a picture."""
-    return getattr(_file_format(given), "picture", False)
+    return getattr(_file_format(options), "picture", False)
 
 
-def is_page(given: Given) -> bool:
+def is_page(options: Given) -> bool:
     """Tell whether findings are written as a page to walk through."""
-    return getattr(_file_format(given), "page", False)
+    return getattr(_file_format(options), "page", False)
 
 
-def is_report_table(given: Given) -> bool:
+def is_report_table(options: Given) -> bool:
     """Tell whether a report is written as a table, in the columns of a dump's tables."""
-    return given.output is not None and hasattr(given, "table") and given.output.suffix.lower() in TABLES
+    return options.output is not None and hasattr(options, "table") and options.output.suffix.lower() in TABLES
 
 
-def check_output(given: Given, command: str) -> None:
+def check_output(options: Given, command: str) -> None:
     """Refuse an output that cannot be written before any work is done.
 
     Args:
         command: Name of the kind of findings that it is to hold.
     """
-    if getattr(given, "open", False):
-        _prepare_to_open(given, command)
-    if given.output is None:
+    if getattr(options, "open", False):
+        _prepare_to_open(options, command)
+    if options.output is None:
         return
     from attnscope.base.files.atomic import check_not_read, check_target
 
-    files = [value for name, value in vars(given).items() if name not in ("output", "command_line")]
-    check_not_read(given.output, files)
+    files = [value for name, value in vars(options).items() if name not in ("output", "command_line")]
+    check_not_read(options.output, files)
     # Check last whether the file exists: --force helps only then.
-    check_target(given.output, force=True)
-    form = format_for(given.output, next(kind for kind in kinds() if kind.name == command))
+    check_target(options.output, force=True)
+    form = format_for(options.output, next(findings_kind for findings_kind in kinds() if findings_kind.name == command))
     if form.extra is not None:
         form.extra.require(form.ending)
-    if given.format is not None and given.format != ("table" if form.drawn else form.ending[1:]):
-        hint = f"remove {_format_option(given)}: the extension sets the format"
-        raise UsageError(f"{arg('format', given.format)} cannot be written to a {form.ending} file", hint=hint)
-    check_target(given.output, force=given.force)
+    if options.format is not None and options.format != ("table" if form.drawn else form.ending[1:]):
+        hint = f"remove {_format_option(options)}: the extension sets the format"
+        raise UsageError(f"{arg('format', options.format)} cannot be written to a {form.ending} file", hint=hint)
+    check_target(options.output, force=options.force)
 
 
-def _format_option(given: Given) -> str:
+def _format_option(options: Given) -> str:
     """Name the option that set the format."""
-    return arg("json" if "json" in given.typed else "format")
+    return arg("json" if "json" in options.typed else "format")
 
 
-def _prepare_to_open(given: Given, command: str) -> None:
+def _prepare_to_open(options: Given, command: str) -> None:
     """Choose a temporary page for --open, unless a page is named."""
-    if given.output is None:
+    if options.output is None:
         import tempfile
 
-        if given.format is not None:
-            raise UsageError("opens a page", where=arg("open"), hint=f"remove {_format_option(given)}")
-        given.output = Path(tempfile.mkdtemp(prefix="attnscope-")) / f"{command}.html"
-    elif given.output.suffix.lower() != ".html":
-        raise UsageError(f"{given.output.suffix} is no page", where=arg("open"), hint="name an .html file, or none")
+        if options.format is not None:
+            raise UsageError("opens a page", where=arg("open"), hint=f"remove {_format_option(options)}")
+        options.output = Path(tempfile.mkdtemp(prefix="attnscope-")) / f"{command}.html"
+    elif options.output.suffix.lower() != ".html":
+        raise UsageError(f"{options.output.suffix} is no page", where=arg("open"), hint="name an .html file, or none")
 
 
 def deliver(
     findings: Any,
-    given: Given,
+    options: Given,
     listing: Listing | None = None,
     every_head: Any = None,
     **detail: Unpack[Detail],
@@ -103,21 +103,21 @@ def deliver(
 
     Args:
         listing: Of a survey of heads: which of them are listed.
-        **detail: Amount of detail on a terminal, in addition to `given`.
+        **detail: Amount of detail on a terminal, in addition to `options`.
     """
-    if given.output is not None:
-        _to_file(findings, given, listing, every_head, **detail)
-    elif given.format == "json":
+    if options.output is not None:
+        _to_file(findings, options, listing, every_head, **detail)
+    elif options.format == "json":
         from attnscope.findings.codec import json_parts
 
         for part in json_parts(findings):
             write_bytes(part)
         write_bytes(b"\n")
     else:
-        put(findings, given, given.format or "table", listing, **detail)
+        put(findings, options, options.format or "table", listing, **detail)
     sys.stdout.flush()
-    suggest_after(findings, given)
-    require_plain_reading(findings, given)
+    suggest_after(findings, options)
+    require_plain_reading(findings, options)
 
 
 def require_plain_reading(findings: Any, given: Given) -> None:
@@ -133,7 +133,7 @@ def require_plain_reading(findings: Any, given: Given) -> None:
 
 def put(
     findings: Any,
-    given: Given,
+    options: Given,
     format: Format,
     listing: Listing | None = None,
     **detail: Unpack[Detail],
@@ -142,13 +142,13 @@ def put(
     from attnscope.studies.present import present
     from attnscope.views.terminal import draw
 
-    if given.verbose:
+    if options.verbose:
         detail |= {"verbose": True, "brief": False}
     parts = present(
-        findings, format=format, precision=given.precision, listing=listing, data_only=_data_only(given), **detail
+        findings, format=format, precision=options.precision, listing=listing, data_only=_data_only(options), **detail
     )
-    screen = console(given.color)
-    if not (given.pager and sys.stdout.isatty()):
+    screen = console(options.color)
+    if not (options.pager and sys.stdout.isatty()):
         draw(parts, screen)
         return
     from attnscope.cli.pager import write_paged
@@ -158,31 +158,31 @@ def put(
     write_paged(captured.get())
 
 
-def _data_only(given: Given) -> bool:
+def _data_only(options: Given) -> bool:
     """Tell whether remarks and headers are left out; `--quiet` leaves those of a page, which is read elsewhere."""
-    return not getattr(given, "header", True) or (given.quiet and not is_page(given))
+    return not getattr(options, "header", True) or (options.quiet and not is_page(options))
 
 
-def _to_file(findings: Any, given: Given, listing: Listing | None, every_head: Any, **detail: Unpack[Detail]) -> None:
+def _to_file(findings: Any, options: Given, listing: Listing | None, every_head: Any, **detail: Unpack[Detail]) -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.batch.reports import file_parts
 
-    path = Path(str(given.output))
+    path = Path(str(options.output))
     parts = file_parts(
         findings,
         path,
-        table=getattr(given, "table", None),
-        precision=given.precision,
+        table=getattr(options, "table", None),
+        precision=options.precision,
         width=_named_width(),
         listing=listing,
-        data_only=_data_only(given),
+        data_only=_data_only(options),
         every_head=every_head,
         **detail,
     )
-    size = write_atomic(path, parts, force=given.force)
-    if not given.quiet:
+    size = write_atomic(path, parts, force=options.force)
+    if not options.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")
-    if getattr(given, "open", False):
+    if getattr(options, "open", False):
         import webbrowser
 
         if not webbrowser.open(path.absolute().as_uri()):

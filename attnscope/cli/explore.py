@@ -30,7 +30,7 @@ attnscope explore report.json
 _SAVED = (".json", ".npz", ".safetensors")
 
 
-def explore(given: Given) -> None:
+def explore(options: Given) -> None:
     """Walk through attention with the keyboard or the mouse.
 
     Shows every layer and head, the matrix of one of them, the sources and the arithmetic of one row, and the text. Keys
@@ -40,19 +40,19 @@ def explore(given: Given) -> None:
     """
     TUI.require("explore")
     _check_terminal()
-    source = saved_source(given)
-    actions = _actions(given.keys)
+    source = saved_source(options)
+    actions = _actions(options.keys)
     if source is None:
-        source = _live(given)
+        source = _live(options)
     _at_terminal()
     from attnscope.batch.reports import write_report
     from attnscope.request.options import on_command_line
     from attnscope.views.explore.terminal import walk
 
-    begin = _begin(given)
-    color = given.color
+    begin = _begin(options)
+    color = options.color
     code, message = walk(source, write_report, actions, begin, color=color, own_process=True, spelling=on_command_line)
-    if message and not given.quiet:
+    if message and not options.quiet:
         sys.stdout.write(message + "\n")
     sys.stdout.flush()
     if code:
@@ -77,10 +77,10 @@ def _at_terminal() -> None:
     os.close(terminal)
 
 
-def saved_source(given: Any) -> "Source | None":
+def saved_source(options: Any) -> "Source | None":
     """Return a walk through a file that TEXT names; None if it names none."""
-    name = given.text
-    if name is None or given.file is not None:
+    name = options.text
+    if name is None or options.file is not None:
         return None
     path = Path(name)
     try:
@@ -88,11 +88,11 @@ def saved_source(given: Any) -> "Source | None":
     except (OSError, ValueError):  # the name is too long, or contains NUL
         return None
     suffixes = "".join(path.suffixes[-2:])
-    known = path.suffix in _SAVED or suffixes.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
-    if not there or not (known or (path.is_dir() and not (path / "config.json").exists())):
+    is_known = path.suffix in _SAVED or suffixes.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst"))
+    if not there or not (is_known or (path.is_dir() and not (path / "config.json").exists())):
         return None
     computed = ("model", "config", "mask", "hide", "pair", "context", "spans", "chat", "cuts")
-    typed = [option for option in computed if option in given.typed]
+    typed = [option for option in computed if option in options.typed]
     if typed:
         raise UsageError(f"{path} was computed already", where=arg(typed[0]), hint="remove the option, or pass a text")
     from attnscope.studies.explore.opening import findings_source
@@ -105,21 +105,21 @@ def saved_source(given: Any) -> "Source | None":
     return dump_source(path)
 
 
-def _live(given: Given) -> "Source":
+def _live(options: Given) -> "Source":
     from msgspec.structs import replace
 
     from attnscope.cli.run_config import read_texts, refuse_idle_what_if, run_config
     from attnscope.studies.explore.live import LiveSource
 
-    refuse_idle_what_if(given)
-    texts = read_texts(given)
-    run = run_config(texts, given, stages=(), top=3, cuts=(), words=False)
-    run = replace(run, query=None, key=None, auto_query=given.query, auto_key=given.key)
-    named = "-" if given.file is None and given.text in (None, "-") else None
+    refuse_idle_what_if(options)
+    texts = read_texts(options)
+    run = run_config(texts, options, stages=(), top=3, cuts=(), words=False)
+    run = replace(run, query=None, key=None, auto_query=options.query, auto_key=options.key)
+    text_argument = "-" if options.file is None and options.text in (None, "-") else None
     for option in ("file", "chat"):
-        if getattr(given, option) is not None:
-            named = f"--{option} {quote_for_shell(str(getattr(given, option)))}"
-    return LiveSource(run, SessionOpener(texts).open, command=named)
+        if getattr(options, option) is not None:
+            text_argument = f"--{option} {quote_for_shell(str(getattr(options, option)))}"
+    return LiveSource(run, SessionOpener(texts).open, command=text_argument)
 
 
 class SessionOpener:
@@ -157,13 +157,13 @@ def _actions(path: Path | None) -> "tuple[KeyAction, ...]":
     return read_keys(path)
 
 
-def _begin(given: Given) -> Any:
+def _begin(options: Given) -> Any:
     from attnscope.request.selection import join_label
     from attnscope.views.walk.place import Begin
     from attnscope.views.walk.scene import WalkCut
 
-    layer, head = (None if typed == AUTO else str(typed) for typed in join_label(given.layer, given.head))
-    query, key = (None if typed is None else str(typed) for typed in (given.query, given.key))
-    unit = "words" if given.words else "spans" if given.spans or given.chat else "tokens"
-    cuts = tuple(WalkCut(cut.written, cut.edge is not None) for cut in given.cuts)
+    layer, head = (None if typed == AUTO else str(typed) for typed in join_label(options.layer, options.head))
+    query, key = (None if typed is None else str(typed) for typed in (options.query, options.key))
+    unit = "words" if options.words else "spans" if options.spans or options.chat else "tokens"
+    cuts = tuple(WalkCut(cut.written, cut.edge is not None) for cut in options.cuts)
     return Begin(layer, head, query, key, unit, cuts)

@@ -22,15 +22,15 @@ from attnscope.studies.registry import options_of
 _REFUSING_REPEATS = ("compare",)  # where a repeated option asks for a comparison; elsewhere the last value counts
 
 
-def _refuse_repeats(given: list[Any]) -> None:
+def _refuse_repeats(options: list[Any]) -> None:
     """Refuse an option that is given several times, and takes one value.
 
     Args:
-        given: Every option and argument in the order of the command line.
+        options: Every option and argument in the order of the command line.
     """
-    for parameter in given:
+    for parameter in options:
         single = not parameter.multiple and not parameter.is_flag if parameter.param_type_name == "option" else False
-        if single and given.count(parameter) > 1:
+        if single and options.count(parameter) > 1:
             hint = "pass it once; texts, models, adapters, tokenizers, masks, hidden tokens, layers, heads, dtypes and "
             hint += "engines can be compared"
             raise UsageError("its values cannot be compared", where=max(parameter.opts, key=len), hint=hint)
@@ -144,8 +144,8 @@ def _near(option: str, context: Any) -> str:
         if any(option in (other.spelled, *other.aliases) for other in options)
     ]
     if others and context:
-        *most, last = others
-        return f"it is an option of {', '.join(most)}{' and ' * bool(most)}{last}"
+        *all_but_last, last = others
+        return f"it is an option of {', '.join(all_but_last)}{' and ' * bool(all_but_last)}{last}"
     near = nearest(option, [name for name in names if name.startswith("--")])
     if near is None:
         return f"{_see_help(context)}; put -- before a text that starts with '-'"

@@ -14,7 +14,7 @@ attnscope help --json | jq '.commands[] | select(.name == "run") | .options[].na
 """
 
 
-def help_command(given: Given) -> None:
+def help_command(options: Given) -> None:
     """Show everything about a command or a topic.
 
     The same as attnscope COMMAND --help, and one topic of it. In a terminal, what is longer than the screen is paged.
@@ -24,14 +24,14 @@ def help_command(given: Given) -> None:
     from attnscope.cli.pager import write_paged
     from attnscope.cli.topics import TOPICS
 
-    command = given.command
-    topic = given.topic
-    if given.json or given.skill:
-        if command is not None or (given.json and given.skill):
-            raise UsageError("shows all commands", where=arg("json" if given.json else "skill"), hint="pass it alone")
+    command = options.command
+    topic = options.topic
+    if options.json or options.skill:
+        if command is not None or (options.json and options.skill):
+            raise UsageError("shows all commands", where=arg("json" if options.json else "skill"), hint="pass it alone")
         from attnscope.cli.catalog import catalog_text, skill
 
-        sys.stdout.write(catalog_text() if given.json else skill())
+        sys.stdout.write(catalog_text() if options.json else skill())
         return
     if command is None:
         text = program_help()

@@ -155,8 +155,8 @@ def topic_help(topic_name: str, command: str | None = None) -> str:
         command: The command whose options are listed; None for the first that has them.
     """
     if topic_name not in TOPICS:
-        known = list(TOPICS) if command is None else _topics_of(options_of(command))
-        raise UsageError(f"no such topic '{topic_name}'", hint=did_you_mean(topic_name, known))
+        topic_names = list(TOPICS) if command is None else _topics_of(options_of(command))
+        raise UsageError(f"no such topic '{topic_name}'", hint=did_you_mean(topic_name, topic_names))
     topic = TOPICS[topic_name]
     commands = [name for name in COMMANDS if topic.options_among(options_of(name))]
     if command is not None and command not in commands:

@@ -11,7 +11,7 @@ attnscope import ./old-bert ./new-bert --max-memory 8G
 """
 
 
-def import_(given: Given) -> None:
+def import_(options: Given) -> None:
     """Convert pickled weights (.bin) to safetensors.
 
     A pickle can contain code. A separate process with limits on time and memory reads it and runs none of that code; a
@@ -20,9 +20,9 @@ def import_(given: Given) -> None:
     from attnscope.checkpoints.convert_pickle.folder import import_folder
     from attnscope.request.memory import format_bytes
 
-    done = import_folder(given.source, given.target, given.max_memory)
-    if not given.quiet:
+    done = import_folder(options.source, options.target, options.max_memory)
+    if not options.quiet:
         copied = f"; copied {', '.join(done.copied)}" if done.copied else ""
         what = f"{done.tensors:,} tensors, {format_bytes(done.size)}{copied}"
-        print_notice("wrote", escape_control(f"{given.target} ({what})"))
-    suggest(["check", "--model", str(given.target)], given)
+        print_notice("wrote", escape_control(f"{options.target} ({what})"))
+    suggest(["check", "--model", str(options.target)], options)

@@ -19,7 +19,7 @@ attnscope info --settings
 """
 
 
-def info(given: Given) -> None:
+def info(options: Given) -> None:
     """Show what is in a checkpoint or config.
 
     Shows architecture, sizes, parameters, mask, positions, tokenizer and files; --cost adds the cost of attention. A
@@ -31,43 +31,43 @@ def info(given: Given) -> None:
     from attnscope.studies.info import screen as view
     from attnscope.views.terminal import draw
 
-    if given.settings_listed:
-        _show_settings(given)
+    if options.settings_listed:
+        _show_settings(options)
         return
-    if given.list:
-        _refuse_beside_list(given)
+    if options.list:
+        _refuse_beside_list(options)
         models = known_models()
-        if given.format == "json":
+        if options.format == "json":
             write_bytes(view.models_as_json(models))
         else:
             draw(view.present_models(models), console("auto"))
         return
-    description = describe(**model_fields(given))
+    description = describe(**model_fields(options))
     rows = None
-    if given.cost and description.engine == "transformers":
+    if options.cost and description.engine == "transformers":
         message = "cost follows from the masks of layers, which transformers shows only while it runs"
         raise UsageError(message, where=arg("cost"), hint="remove it")
-    if given.cost:
+    if options.cost:
         from attnscope.run.cost import cost_table
 
         rows = cost_table(description.config)
-    if given.format == "json":
+    if options.format == "json":
         write_bytes(view.as_json(description, rows))
     else:
-        draw(view.present_info(description, rows, data_only=given.quiet), console("auto"))
+        draw(view.present_info(description, rows, data_only=options.quiet), console("auto"))
     sys.stdout.flush()
-    suggest(["run", SAMPLE, *carried("info", "run", given.command_line)], given)
+    suggest(["run", SAMPLE, *carried("info", "run", options.command_line)], options)
 
 
-def _show_settings(given: Given) -> None:
+def _show_settings(options: Given) -> None:
     """Print the settings of every command, and where each comes from."""
     import json
 
     from attnscope.base.system.escape import escape_control
     from attnscope.cli.settings import described_settings
 
-    listed = described_settings(given.command_line)
-    if given.format == "json":
+    listed = described_settings(options.command_line)
+    if options.format == "json":
         print(json.dumps(listed, ensure_ascii=False))
         return
     none = "none; attnscope help settings says what to write into attnscope.toml"
@@ -82,8 +82,8 @@ def _show_settings(given: Given) -> None:
         print(escape_control(line))
 
 
-def _refuse_beside_list(given: Given) -> None:
+def _refuse_beside_list(options: Given) -> None:
     for name in (*(option.name for option in COMPLETE_MODEL), "cost"):
-        ignored = name in given.settings or (name == "model" and given.model == os.environ.get("ATTNSCOPE_MODEL"))
-        if getattr(given, name) and not ignored:
+        ignored = name in options.settings or (name == "model" and options.model == os.environ.get("ATTNSCOPE_MODEL"))
+        if getattr(options, name) and not ignored:
             raise UsageError(f"cannot be used with {arg('list')}", where=arg(name), hint="remove one of them")

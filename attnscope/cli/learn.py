@@ -32,7 +32,7 @@ _CHANGE_KEYS = ("t", "m", "w")
 _KEYS = f"Enter next, b back, {_CHANGES}, q quit"
 
 
-def learn(given: Given) -> None:
+def learn(options: Given) -> None:
     """Learn how attention works, with the numbers of your own sentence.
 
     Eight lessons of a few minutes each: scores, scale, mask, softmax, output, heads, directions and sinks. A step shows
@@ -43,45 +43,45 @@ def learn(given: Given) -> None:
     from attnscope.cli.deliver import check_output, deliver
     from attnscope.cli.progress import progress
 
-    if given.lesson is None:
-        _print_list(given)
+    if options.lesson is None:
+        _print_list(options)
         return
-    if given.lesson not in LESSON_NAMES:
-        hint = did_you_mean(given.lesson, LESSON_NAMES)
-        raise UsageError(f"no such lesson '{given.lesson}'", hint=hint)
-    check_output(given, "learn")
-    run = _run_config(given)
+    if options.lesson not in LESSON_NAMES:
+        hint = did_you_mean(options.lesson, LESSON_NAMES)
+        raise UsageError(f"no such lesson '{options.lesson}'", hint=hint)
+    check_output(options, "learn")
+    run = _run_config(options)
     from attnscope.studies.learn.lessons import make_lesson
     from attnscope.studies.learn.material import gather
 
-    with progress(quiet=given.quiet) as on_progress:
-        material = gather(run, given.temperature or 1.0, on_progress)
-        lesson = make_lesson(given.lesson, material)
-    if given.plain or given.output is not None or given.format == "json" or not _is_interactive():
-        deliver(lesson, given)
+    with progress(quiet=options.quiet) as on_progress:
+        material = gather(run, options.temperature or 1.0, on_progress)
+        lesson = make_lesson(options.lesson, material)
+    if options.plain or options.output is not None or options.format == "json" or not _is_interactive():
+        deliver(lesson, options)
         return
-    right = _Walk(given, material, lesson).walk()
+    right = _Walk(options, material, lesson).walk()
     if right is not None:
-        _keep_progress(given.lesson, right, len(lesson.steps))
-        following = LESSON_NAMES[(LESSON_NAMES.index(given.lesson) + 1) % len(LESSON_NAMES)]
-        text = [] if given.text is None else [given.text]
-        suggest(["learn", following, *text, *carried("learn", "learn", given.command_line)], given)
+        _keep_progress(options.lesson, right, len(lesson.steps))
+        following = LESSON_NAMES[(LESSON_NAMES.index(options.lesson) + 1) % len(LESSON_NAMES)]
+        text = [] if options.text is None else [options.text]
+        suggest(["learn", following, *text, *carried("learn", "learn", options.command_line)], options)
 
 
-def _run_config(given: Given) -> "RunConfig":
+def _run_config(options: Given) -> "RunConfig":
     from attnscope.cli.run_config import read_texts, refuse_idle_what_if, run_config
 
-    given.what_if = "stack"
-    refuse_idle_what_if(given)
-    texts = read_texts(Given(**{**vars(given), "text": given.text or SAMPLE, "context": None}))
-    return run_config(texts, given)
+    options.what_if = "stack"
+    refuse_idle_what_if(options)
+    texts = read_texts(Given(**{**vars(options), "text": options.text or SAMPLE, "context": None}))
+    return run_config(texts, options)
 
 
 def _is_interactive() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _print_list(given: Given) -> None:
+def _print_list(options: Given) -> None:
     from attnscope.studies.learn.lessons import LESSONS
 
     done = read_progress()
@@ -93,14 +93,14 @@ def _print_list(given: Given) -> None:
     sys.stdout.flush()
     open_lessons = [name for name in LESSONS if name not in done]
     if open_lessons:
-        suggest(["learn", open_lessons[0]], given)
+        suggest(["learn", open_lessons[0]], options)
 
 
 class _Walk:
     """A walk through a lesson with the keyboard."""
 
-    def __init__(self, given: Given, material: "Material", lesson: "Lesson") -> None:
-        self._given = given
+    def __init__(self, options: Given, material: "Material", lesson: "Lesson") -> None:
+        self._given = options
         self._material = material
         self._lesson = lesson
         self._right: dict[int, bool] = {}  # step to whether its first answer was right
@@ -251,11 +251,11 @@ def _progress_file() -> Path:
 def read_progress() -> dict[str, dict[str, int]]:
     """Return the finished lessons, with the numbers of right answers and of questions; none if they cannot be read."""
     with suppress(OSError, ValueError):
-        kept = json.loads(_progress_file().read_text(encoding="utf-8"))
-        if isinstance(kept, dict):
+        finished = json.loads(_progress_file().read_text(encoding="utf-8"))
+        if isinstance(finished, dict):
             return {
                 name: {"right": int(result["right"]), "questions": int(result["questions"])}
-                for name, result in kept.items()
+                for name, result in finished.items()
                 if name in LESSON_NAMES and isinstance(result, dict) and {"right", "questions"} <= set(result)
             }
     return {}
@@ -265,11 +265,11 @@ def _keep_progress(name: str, right: int, questions: int) -> None:
     """Note that a lesson is finished."""
     from attnscope.base.files.atomic import write_atomic
 
-    kept = read_progress() | {name: {"right": right, "questions": questions}}
+    finished = read_progress() | {name: {"right": right, "questions": questions}}
     path = _progress_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, [json.dumps(kept).encode()], force=True)
+        write_atomic(path, [json.dumps(finished).encode()], force=True)
     except OSError as e:
         print_notice("note", f"progress is not kept ({e.strerror})")
     print(f"  {right} of {questions} right")

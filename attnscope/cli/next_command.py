@@ -18,27 +18,27 @@ _CARRIED = (
 )  # fmt: skip
 
 
-def suggest(words: Sequence[str], given: Given) -> None:
+def suggest(words: Sequence[str], options: Given) -> None:
     """Print a command, if someone reads along."""
-    if words and _is_read(given):
+    if words and _is_read(options):
         print_notice("next", " ".join(["attnscope", *map(quote_for_shell, words)]))
 
 
-def suggest_after(findings: Any, given: Given) -> None:
+def suggest_after(findings: Any, options: Given) -> None:
     """Print the command that follows some findings."""
-    if _is_read(given):
-        suggest(after(findings, given), given)
+    if _is_read(options):
+        suggest(after(findings, options), options)
 
 
-def after(findings: Any, given: Given) -> list[str]:
+def after(findings: Any, options: Given) -> list[str]:
     """Return the words of the command that follows some findings; none if nothing does."""
     follow_up = _AFTER.get(kind_of(findings).name)
-    return [] if follow_up is None else follow_up(findings, given.command_name, given)
+    return [] if follow_up is None else follow_up(findings, options.command_name, options)
 
 
-def _is_read(given: Given) -> bool:
+def _is_read(options: Given) -> bool:
     """Tell whether someone reads along: on a terminal, and not with --quiet."""
-    return not given.quiet and sys.stderr is not None and sys.stderr.isatty()
+    return not options.quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
 def carried(command: str, next_command: str, words: Sequence[str]) -> list[str]:
@@ -71,15 +71,15 @@ def _typed_options(command: str, words: Sequence[str]) -> list[tuple[Option, lis
     return found
 
 
-def _text_of(given: Given) -> list[str]:
+def _text_of(options: Given) -> list[str]:
     """Return the typed text as an argument; none if it came from elsewhere."""
-    text = getattr(given, "text", None)
+    text = getattr(options, "text", None)
     return [text] if isinstance(text, str) and text != "-" and not text.startswith("-") else []
 
 
-def _after_run(report: Any, command: str, given: Given) -> list[str]:
+def _after_run(report: Any, command: str, options: Given) -> list[str]:
     """Explain the strongest cell of the first head."""
-    text = _text_of(given)
+    text = _text_of(options)
     if not text or len(report.texts) != 1 or not report.texts[0].heads:
         return []
     of_text = report.texts[0]
@@ -88,20 +88,20 @@ def _after_run(report: Any, command: str, given: Given) -> list[str]:
         return []
     strongest = int(head.top.weight[:, 0].argmax())
     cell = ["--query", str(of_text.queries[strongest]), "--key", str(int(head.top.keys[strongest, 0]))]
-    place = ["--layer", str(head.layer), "--head", str(head.head)]
-    return ["explain", *text, *cell, *place, *carried(command, "explain", given.command_line)]
+    head_options = ["--layer", str(head.layer), "--head", str(head.head)]
+    return ["explain", *text, *cell, *head_options, *carried(command, "explain", options.command_line)]
 
 
-def _after_explain(explanation: Any, command: str, given: Given) -> list[str]:
+def _after_explain(explanation: Any, command: str, options: Given) -> list[str]:
     """Cut the edge that was explained."""
-    text = _text_of(given)
+    text = _text_of(options)
     if not text or explanation.fully_masked:
         return []
     edge = f"L{explanation.layer}H{explanation.head}: {explanation.query}<-{explanation.cells[0].key}"
-    return ["ablate", *text, "--cut", edge, *carried(command, "ablate", given.command_line)]
+    return ["ablate", *text, "--cut", edge, *carried(command, "ablate", options.command_line)]
 
 
-def _after_heads(findings: Any, command: str, given: Given) -> list[str]:
+def _after_heads(findings: Any, command: str, options: Given) -> list[str]:
     """Cut the first listed head."""
     import numpy as np
 
@@ -109,19 +109,19 @@ def _after_heads(findings: Any, command: str, given: Given) -> list[str]:
     if np.isnan(values).all():
         return []
     layer, head = divmod(int(np.nanargmax(values)), values.shape[1])
-    text = _text_of(given) or [SAMPLE]
-    return ["ablate", *text, "--cut", f"L{layer}H{head}", *carried(command, "ablate", given.command_line)]
+    text = _text_of(options) or [SAMPLE]
+    return ["ablate", *text, "--cut", f"L{layer}H{head}", *carried(command, "ablate", options.command_line)]
 
 
-def _page(_findings: Any, command: str, given: Given) -> list[str]:
+def _page(_findings: Any, command: str, options: Given) -> list[str]:
     """Write the same as a page."""
-    if given.output is not None or given.format == "json":
+    if options.output is not None or options.format == "json":
         return []
-    return [command, *given.command_line, "-o", f"{command}.html"]
+    return [command, *options.command_line, "-o", f"{command}.html"]
 
 
-def _after_check(_report: Any, command: str, given: Given) -> list[str]:
-    return ["heads", *carried(command, "heads", given.command_line)]
+def _after_check(_report: Any, command: str, options: Given) -> list[str]:
+    return ["heads", *carried(command, "heads", options.command_line)]
 
 
 _AFTER: dict[str, Callable[[Any, str, Given], list[str]]] = {

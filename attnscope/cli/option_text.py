@@ -39,7 +39,7 @@ def _spelled(command: str, name: str) -> str:
 
     if name == "row_statistics":
         return "{row_statistics}"  # takes NumPy: `with_statistics` replaces it where it is shown
-    endings = {kind.name: kind.formats for kind in kinds()}
+    endings = {findings_kind.name: findings_kind.formats for findings_kind in kinds()}
     formats = {
         "endings": lambda: " ".join(endings[command]),
         "table_endings": lambda: " ".join(e for e in endings["effects"] if e not in endings["ablate"]),

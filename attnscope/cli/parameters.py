@@ -64,12 +64,12 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
         except UsageError as error:
             raise _naming_settings(error, settings) from error
 
-    first = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    context_parameter = inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     last = [
         inspect.Parameter(eager, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
         for eager, annotation in flags.items()
     ]
-    parameters = [first, *(_parameter(name, option) for option in (*options, *COMMON)), *last]
+    parameters = [context_parameter, *(_parameter(name, option) for option in (*options, *COMMON)), *last]
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__name__ = function.__name__
@@ -81,8 +81,8 @@ def _naming_settings(error: UsageError, settings: Mapping[str, str]) -> UsageErr
     """Add where settings files set the options that an error names, since nobody typed them."""
     names: list[str] = []
 
-    def note(named: OptionName) -> str:
-        names.append(named.name)
+    def note(option_name: OptionName) -> str:
+        names.append(option_name.name)
         return ""
 
     for part in error.parts:
@@ -121,15 +121,15 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
             help=text,
         )
     default = False if option.is_flag and not option.off else option.default
-    kind: Any = bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
+    value_type: Any = bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
     if option.several != "no":
-        kind = list[str] | None
+        value_type = list[str] | None
         default = None
     if option.required:
-        kind = str
+        value_type = str
         default = inspect.Parameter.empty
     return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[value_type, declared]
     )
 
 
@@ -146,10 +146,10 @@ Several = Mapping[str, list[Any]]  # option to its values, of those that were gi
 class Sides:
     """The values of options that may be given for every side."""
 
-    def __init__(self, given: Given, options: Iterable[Option]) -> None:
-        self._given = given
+    def __init__(self, arguments: Given, options: Iterable[Option]) -> None:
+        self._given = arguments
         self._options = {option.name: option for option in options if option.several == "compared"}
-        self.several: Several = {name: values for name in self._options if (values := getattr(given, name))}
+        self.several: Several = {name: values for name in self._options if (values := getattr(arguments, name))}
 
     def axis(self) -> tuple[str, list[Any]] | None:
         """Return the option that was given several times, with its values; None if there is none."""

@@ -30,9 +30,9 @@ _json_notices = False
 
 def describe_counts(counts: Mapping[str, int]) -> str:
     """Count the texts of a dump by status: `2 texts ok, 1 skipped`."""
-    known = [(counts[status], status) for status in ("ok", "skipped", "failed") if counts[status]]
-    first = [f"{count:,} text{'s' * (count > 1)} {status}" for count, status in known[:1]]
-    return ", ".join([*first, *(f"{count:,} {status}" for count, status in known[1:])]) or "no records"
+    nonzero = [(counts[status], status) for status in ("ok", "skipped", "failed") if counts[status]]
+    first_count = [f"{count:,} text{'s' * (count > 1)} {status}" for count, status in nonzero[:1]]
+    return ", ".join([*first_count, *(f"{count:,} {status}" for count, status in nonzero[1:])]) or "no records"
 
 
 def forbid_network() -> None:
@@ -189,13 +189,13 @@ def print_notice(kind: str, line: str, facts: Mapping[str, Any] | None = None) -
         facts: Members of the JSON object that says the same; None if the line is its message.
     """
     if _json_notices:
-        written = json.dumps({"kind": kind, **(facts or {"message": line})}, ensure_ascii=False)
+        notice = json.dumps({"kind": kind, **(facts or {"message": line})}, ensure_ascii=False)
     else:
-        written = f"attnscope: {kind}: {line}"
+        notice = f"attnscope: {kind}: {line}"
     try:
         if sys.stderr is not None:
             with defer_signals():
-                sys.stderr.write(f"{written}\n")
+                sys.stderr.write(f"{notice}\n")
                 sys.stderr.flush()
     except (OSError, ValueError):
         sys.stderr = None

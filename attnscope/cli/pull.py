@@ -12,7 +12,7 @@ attnscope run "The bank by the river" --model google-bert/bert-base-uncased
 """
 
 
-def pull(given: Given) -> None:
+def pull(options: Given) -> None:
     """Download a model into the Hugging Face cache.
 
     Fetches config, tokenizer and safetensors, nothing else, and prints the folder. Only pull uses the network, and
@@ -21,8 +21,8 @@ def pull(given: Given) -> None:
     from attnscope.checkpoints.pulling import pull as fetch
 
     allow_network()
-    bars = not given.quiet and sys.stderr is not None and sys.stderr.isatty()
-    path = fetch(given.name, bars=bars)
+    bars = not options.quiet and sys.stderr is not None and sys.stderr.isatty()
+    path = fetch(options.name, bars=bars)
     sys.stdout.write(f"{escape_control(str(path))}\n")
-    if not given.quiet:
-        print_notice("next", f'attnscope run "The bank by the river" --model {escape_control(given.name)}')
+    if not options.quiet:
+        print_notice("next", f'attnscope run "The bank by the river" --model {escape_control(options.name)}')

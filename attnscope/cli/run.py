@@ -27,7 +27,7 @@ attnscope run "The bank by the river" --measure rollout --layer 0-2
 """
 
 
-def run(given: Given) -> None:
+def run(options: Given) -> None:
     """Show what attention does with a text.
 
     Prints, for each selected layer and head, the scores (q·k), the masked scores, the weights (their softmax), and the
@@ -38,86 +38,86 @@ def run(given: Given) -> None:
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, refuse_idle_order, refuse_idle_what_if, run_config
 
-    check_output(given, "run")
-    refuse_idle_what_if(given)
-    refuse_idle_order(given)
-    if given.target and "by" not in given.typed:
-        given.by = "logit"
-    _check_printed(given)
-    if given.table is not None and not is_report_table(given):
+    check_output(options, "run")
+    refuse_idle_what_if(options)
+    refuse_idle_order(options)
+    if options.target and "by" not in options.typed:
+        options.by = "logit"
+    _check_printed(options)
+    if options.table is not None and not is_report_table(options):
         raise UsageError("needs a table", where=arg("table"), hint=f"add {arg('output', 'weights.csv')}")
-    if given.target and given.by != "logit":
+    if options.target and options.by != "logit":
         raise UsageError(f"applies only to {arg('by', 'logit')}", where=arg("target"), hint="remove one of them")
-    if len(given.target) > 2:
-        message = f"given {len(given.target)} times"
+    if len(options.target) > 2:
+        message = f"given {len(options.target)} times"
         raise UsageError(message, where=arg("target"), hint="give one token, or two for a difference")
     config = run_config(
-        read_texts(given),
-        given,
-        window=PAGE if is_page(given) else PRINTED if is_table(given) else None,
-        picture=is_picture(given),
-        target=given.target if given.by == "logit" else None,
-        by="weight" if given.by == "logit" else given.by,
+        read_texts(options),
+        options,
+        window=PAGE if is_page(options) else PRINTED if is_table(options) else None,
+        picture=is_picture(options),
+        target=options.target if options.by == "logit" else None,
+        by="weight" if options.by == "logit" else options.by,
         # A figure for a paper has no table that nobody asked for.
-        predict=given.predict if given.header or given.predict is not None else False,
-        **_stages(given, page=is_page(given), table=is_report_table(given)),
+        predict=options.predict if options.header or options.predict is not None else False,
+        **_stages(options, page=is_page(options), table=is_report_table(options)),
     )
     from attnscope.run.session import Session
     from attnscope.studies.rollout.run import reporter, shows_mixing
 
     every_head = None
-    streamed = bool(given.generate) and given.output is None and given.format != "json"
-    with progress(quiet=given.quiet) as on_progress:
+    streamed = bool(options.generate) and options.output is None and options.format != "json"
+    with progress(quiet=options.quiet) as on_progress:
         session = Session(config.texts, on_progress)
-        if is_page(given) and given.measure == "weights" and not shows_mixing(config, session):
+        if is_page(options) and options.measure == "weights" and not shows_mixing(config, session):
             from attnscope.studies.run.every_head import inspect_with_every_head
 
             report, every_head = inspect_with_every_head(config, session)
         else:
             if streamed:
-                session.on_generated = _generated_rows(given, on_progress, len(config.texts) > 1)
+                session.on_generated = _generated_rows(options, on_progress, len(config.texts) > 1)
             report = reporter(config)(config, on_progress, session)
-    shown = {"ids": given.ids, "percent": given.percent, "least": given.least, "streamed": streamed}
-    deliver(report, given, None, every_head, brief="stages" not in given.typed, **shown)
+    display_options = {"ids": options.ids, "percent": options.percent, "least": options.least, "streamed": streamed}
+    deliver(report, options, None, every_head, brief="stages" not in options.typed, **display_options)
 
 
-def _stages(given: Given, *, page: bool, table: bool) -> dict[str, tuple[str, ...]]:
+def _stages(options: Given, *, page: bool, table: bool) -> dict[str, tuple[str, ...]]:
     """Return the stages of a page and of a table: weights, unless others are named."""
-    if given.stages is not None or given.measure != "weights" or not (page or table):
+    if options.stages is not None or options.measure != "weights" or not (page or table):
         return {}
     return {"stages": WALKED if page else ("weights",)}
 
 
-def _check_printed(given: Given) -> None:
-    if given.words:
-        _check_words(given)
-    if given.ids and (given.output is not None or given.format == "json"):
+def _check_printed(options: Given) -> None:
+    if options.words:
+        _check_words(options)
+    if options.ids and (options.output is not None or options.format == "json"):
         hint = "remove it (files have all tokens with ids and spans), or print into a file: > FILE"
         raise UsageError("applies only to what is printed as tables", where=arg("ids"), hint=hint)
 
 
-def _check_words(given: Given) -> None:
+def _check_words(options: Given) -> None:
     where = arg("words")
-    if given.measure != "weights":
+    if options.measure != "weights":
         hint = f"remove {arg('words')} or {arg('measure')}"
-        raise UsageError(f"merges weights of heads, not {given.measure}", where=where, hint=hint)
-    if given.stages == ():
+        raise UsageError(f"merges weights of heads, not {options.measure}", where=where, hint=hint)
+    if options.stages == ():
         raise UsageError(
             f"merges the weights, which {arg('stages', 'none')} leaves out",
             where=where,
             hint=f"use {arg('stages', 'weights')}",
         )
-    if given.stages is not None and "weights" not in given.stages:
+    if options.stages is not None and "weights" not in options.stages:
         raise UsageError("merges weights", where=where, hint=f"use {arg('stages', 'weights')}")
-    if unsupported := [name for name in given.stages or () if name != "weights"]:
+    if unsupported := [name for name in options.stages or () if name != "weights"]:
         raise UsageError(
             "merges weights alone", where=where, hint=f"remove {','.join(unsupported)} from {arg('stages')}"
         )
-    if given.by in ("value", "projected"):
-        raise UsageError("ranks words by weight", where=where, hint=f"remove {arg('words')} or {arg('by', given.by)}")
+    if options.by in ("value", "projected"):
+        raise UsageError("ranks words by weight", where=where, hint=f"remove {arg('words')} or {arg('by', options.by)}")
 
 
-def _generated_rows(given: Given, progress: Any, several: bool) -> "Callable[[int, Prediction], None]":
+def _generated_rows(options: Given, progress: Any, several: bool) -> "Callable[[int, Prediction], None]":
     """Return a function that prints a line for a new token at once, on a terminal as in a pipe.
 
     Args:
@@ -130,14 +130,14 @@ def _generated_rows(given: Given, progress: Any, several: bool) -> "Callable[[in
     from attnscope.views.spans import Span
     from attnscope.views.terminal import draw
 
-    screen, seen = console(given.color), set[int]()
+    screen, seen = console(options.color), set[int]()
 
     def show(text: int, prediction: "Prediction") -> None:
         if progress is not None:
             progress.pause()
         if text not in seen:
-            named = [paragraph((Span(f"text {text}", "bold"),))] if several else []
-            draw([*([GAP] if seen else []), *named, *GENERATED], screen)
+            heading = [paragraph((Span(f"text {text}", "bold"),))] if several else []
+            draw([*([GAP] if seen else []), *heading, *GENERATED], screen)
             seen.add(text)
         draw([generated_row(prediction)], screen)
         sys.stdout.flush()

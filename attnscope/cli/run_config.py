@@ -24,90 +24,90 @@ _MODEL = ".gguf"  # and of a model in one file
 _LONGEST = 16 << 20  # largest standard input in bytes, so that an endless one does not fill the memory
 
 
-def model_fields(given: Given) -> dict[str, Any]:
+def model_fields(options: Given) -> dict[str, Any]:
     """Return the fields of a RunConfig that name the model: of `model`, `config` and `qkv`, only one is not None.
 
     --config and --qkv override a model in the environment.
     """
-    fields = {option.name: getattr(given, option.name) for option in THE_MODEL if hasattr(given, option.name)}
-    if getattr(given, "qkv", None) is not None:
-        if given.model is not None and given.model != os.environ.get("ATTNSCOPE_MODEL"):
+    fields = {option.name: getattr(options, option.name) for option in THE_MODEL if hasattr(options, option.name)}
+    if getattr(options, "qkv", None) is not None:
+        if options.model is not None and options.model != os.environ.get("ATTNSCOPE_MODEL"):
             raise UsageError(f"{arg('model')} and {arg('qkv')} cannot be used together", hint="pass one of them")
-        if "what_if" in given.typed and given.what_if == "stack":
+        if "what_if" in options.typed and options.what_if == "stack":
             hint = f"remove it: {arg('mask')} applies to the given scores"
             raise UsageError("there are no layers to run again", where=arg("what_if", "stack"), hint=hint)
         fields["model"] = None
     if fields["adapter"] == "none":
         fields["adapter"] = None
-    if getattr(given, "config", None) is not None:
+    if getattr(options, "config", None) is not None:
         if fields["adapter"] is not None:
             raise UsageError(
                 f"{arg('adapter')} and {arg('config')} cannot be used together",
                 hint=f"an adapter belongs to a {arg('model')}",
             )
-        if given.model is not None and given.model != os.environ.get("ATTNSCOPE_MODEL"):
+        if options.model is not None and options.model != os.environ.get("ATTNSCOPE_MODEL"):
             raise UsageError(f"{arg('model')} and {arg('config')} cannot be used together", hint="pass one of them")
         fields["model"] = None
     return fields
 
 
-def refuse_idle_what_if(given: Given) -> None:
+def refuse_idle_what_if(options: Given) -> None:
     """Refuse `--what-if` if there is no other mask to apply."""
-    applies = {"mask", "hide", "qkv"} & {*given.typed, *given.settings}
-    if "what_if" in given.typed and given.what_if == "same-scores" and not applies:
+    applies = {"mask", "hide", "qkv"} & {*options.typed, *options.settings}
+    if "what_if" in options.typed and options.what_if == "same-scores" and not applies:
         hint = f"add {arg('mask', placeholder='MASK')}"
-        raise UsageError("the mask is the model's own", where=arg("what_if", given.what_if), hint=hint)
+        raise UsageError("the mask is the model's own", where=arg("what_if", options.what_if), hint=hint)
 
 
-def refuse_idle_order(given: Given) -> None:
+def refuse_idle_order(options: Given) -> None:
     """Refuse a measure to rank by if nothing is ranked."""
-    if given.top == 0 and "by" in given.typed and given.by != "logit":
+    if options.top == 0 and "by" in options.typed and options.by != "logit":
         raise UsageError("ranks contributors", where=arg("by"), hint=f"remove it, or {arg('top', 0)}")
 
 
-def run_config(texts: "tuple[TextInput, ...]", given: Given, **fields: Any) -> "RunConfig":
+def run_config(texts: "tuple[TextInput, ...]", options: Given, **fields: Any) -> "RunConfig":
     """Return the RunConfig of a command line.
 
     Args:
-        given: Options; those named like fields of RunConfig are used.
+        options: Options; those named like fields of RunConfig are used.
     """
     from attnscope.request.run_config import RunConfig
 
-    values = {name: getattr(given, name) for name in RunConfig.__struct_fields__ if hasattr(given, name)}
+    values = {name: getattr(options, name) for name in RunConfig.__struct_fields__ if hasattr(options, name)}
     if values.get("stages", ()) is None:
         del values["stages"]
     if "layer" in values:
-        values["layer"], values["head"] = join_label(given.layer, given.head)
-    return RunConfig(**{**values, **model_fields(given), **fields, "texts": texts})
+        values["layer"], values["head"] = join_label(options.layer, options.head)
+    return RunConfig(**{**values, **model_fields(options), **fields, "texts": texts})
 
 
-def read_texts(given: Any, *, built_in: bool = False) -> "tuple[TextInput, ...]":
+def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...]":
     """Return the texts that the user named, or the text that is piped to standard input.
 
     Args:
-        given: `qkv`, whose texts are the only ones then; `text`, `file`, `pair`, `context` and `quiet`.
+        options: `qkv`, whose texts are the only ones then; `text`, `file`, `pair`, `context` and `quiet`.
     """
-    if getattr(given, "patch_from", None) is not None:
-        refuse_path("patch_from", given.patch_from, reads_files=False)
-    if getattr(given, "input_ids", None) is not None:
-        return _given_ids(given)
-    if getattr(given, "chat", None) is not None:
-        return (_chat(given),)
-    if getattr(given, "qkv", None) is not None:
-        return _given_texts(given)
-    text = given.text
-    pair = getattr(given, "pair", None)
-    quiet = given.quiet
-    file = getattr(given, "file", None)
-    reads_files = hasattr(given, "file")
-    keep = getattr(given, "keep_newline", False)
+    if getattr(options, "patch_from", None) is not None:
+        refuse_path("patch_from", options.patch_from, reads_files=False)
+    if getattr(options, "input_ids", None) is not None:
+        return _given_ids(options)
+    if getattr(options, "chat", None) is not None:
+        return (_chat(options),)
+    if getattr(options, "qkv", None) is not None:
+        return _given_texts(options)
+    text = options.text
+    pair = getattr(options, "pair", None)
+    quiet = options.quiet
+    file = getattr(options, "file", None)
+    reads_files = hasattr(options, "file")
+    keep = getattr(options, "keep_newline", False)
     from attnscope.request.run_config import TextInput
 
     piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if file is None and text == "-" else None
     if file is None and text is None:
         meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
         piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if meant else ""
-        if not piped and built_in and pair is None and given.context is None:
+        if not piped and built_in and pair is None and options.context is None:
             return ()
         if not piped:
             raise UsageError(
@@ -115,16 +115,16 @@ def read_texts(given: Any, *, built_in: bool = False) -> "tuple[TextInput, ...]"
             )
     if keep and piped is None:
         raise UsageError("only works with standard input", where=arg("keep_newline"), hint="remove it")
-    for name, value in (("text", text), ("pair", pair), ("context", given.context)):
+    for name, value in (("text", text), ("pair", pair), ("context", options.context)):
         if value is not None:
             refuse_path(name, value, reads_files=reads_files)
     if file is None:
         where = arg("text") if piped is None else "standard input"
-        return (TextInput(str(text) if piped is None else piped, pair, given.context, where),)
+        return (TextInput(str(text) if piped is None else piped, pair, options.context, where),)
     if text is not None or pair is not None:
         other = arg("text" if text is not None else "pair")
         raise UsageError(f"{arg('file')} and {other} cannot be used together", hint="pass one of them")
-    return texts_of_file(file, given.context, quiet=quiet)
+    return texts_of_file(file, options.context, quiet=quiet)
 
 
 def texts_of_file(path: Path, context: str | None = None, *, quiet: bool) -> "tuple[TextInput, ...]":
@@ -139,9 +139,9 @@ def texts_of_file(path: Path, context: str | None = None, *, quiet: bool) -> "tu
     return tuple(replace(text, context=context) for text in texts)
 
 
-def _refuse_texts(given: Any, option: str, reason: str, *more: str) -> None:
+def _refuse_texts(options: Any, option: str, reason: str, *more: str) -> None:
     for name in ("text", "file", "pair", "context", "keep_newline", *more):
-        if getattr(given, name, None):
+        if getattr(options, name, None):
             message = f"{arg(option)} and {arg(name)} cannot be used together"
             raise UsageError(message, hint=f"remove {arg(name)}: {reason}")
 
@@ -156,31 +156,31 @@ def read_json(named: str, *, quiet: bool) -> tuple[str, Any]:
     return named, parse_json(read_file(Path(named), cap=_LONGEST), named)
 
 
-def _chat(given: Any) -> "TextInput":
+def _chat(options: Any) -> "TextInput":
     from attnscope.request.chat import chat_of
     from attnscope.request.run_config import TextInput
 
-    _refuse_texts(given, "chat", "the messages are the text")
-    where, value = read_json(given.chat, quiet=given.quiet)
+    _refuse_texts(options, "chat", "the messages are the text")
+    where, value = read_json(options.chat, quiet=options.quiet)
     return TextInput("", where=where, chat=chat_of(value, where))
 
 
-def _given_ids(given: Any) -> "tuple[TextInput, ...]":
+def _given_ids(options: Any) -> "tuple[TextInput, ...]":
     from attnscope.request.given_ids import read_ids
     from attnscope.request.run_config import TextInput
 
-    _refuse_texts(given, "input_ids", "the ids are the text", "chat", "qkv", "spans")
-    where, value = read_json(given.input_ids, quiet=given.quiet)
+    _refuse_texts(options, "input_ids", "the ids are the text", "chat", "qkv", "spans")
+    where, value = read_json(options.input_ids, quiet=options.quiet)
     rows = read_ids(value if isinstance(value, dict) else {"input_ids": value}, where)
     names = [where] if len(rows) == 1 else [f"{where}: row {n}" for n in range(len(rows))]
     return tuple(TextInput("", where=name, given=row) for name, row in zip(names, rows, strict=True))
 
 
-def _given_texts(given: Any) -> "tuple[TextInput, ...]":
+def _given_texts(options: Any) -> "tuple[TextInput, ...]":
     from attnscope.engines.arrays.making import from_file
 
-    _refuse_texts(given, "qkv", "the tokens are in the file")
-    return from_file(Path(given.qkv)).inputs
+    _refuse_texts(options, "qkv", "the tokens are in the file")
+    return from_file(Path(options.qkv)).inputs
 
 
 def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
@@ -192,13 +192,13 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
     path = Path(text)
     one_word = text.split() == [text]
     try:
-        named = path.is_file()
+        is_file = path.is_file()
         model = bool(text.strip()) and (path / "config.json").is_file()
     except (OSError, ValueError):  # the name is too long, or contains NUL
-        named = model = False
+        is_file = model = False
     suffix = path.suffix.lower()
-    model = model or ((named or one_word) and suffix == _MODEL) or (named and path.name == "config.json")
-    if not (named or model or (one_word and suffix in (*_LINES, *_RECORDS, *_FINDINGS))):
+    model = model or ((is_file or one_word) and suffix == _MODEL) or (is_file and path.name == "config.json")
+    if not (is_file or model or (one_word and suffix in (*_LINES, *_RECORDS, *_FINDINGS))):
         return
     import shlex
 
@@ -208,7 +208,7 @@ def refuse_path(name: str, text: str, *, reads_files: bool = True) -> None:
         hint = f"use {arg('model', text)} to open it"
     elif name != "text" or not reads_files:
         hint = literally
-    elif named and suffix in _RECORDS and _is_dump(path):
+    elif is_file and suffix in _RECORDS and _is_dump(path):
         raise UsageError(
             f"'{text}' is a dump of attnscope batch, not a text",
             where=arg(name),

@@ -163,23 +163,25 @@ def _tables(files: Sequence[Path], command: str, profile: str | None) -> Iterato
     """Yield the tables that apply, the one that wins first; every key of every file is checked."""
     plain: list[_Table] = []
     profiles: list[str] = []
-    chosen: list[_Table] = []
+    chosen_tables: list[_Table] = []
     for path in files:
         values = _read(path)
         prefix = "tool.attnscope." if path.name == PROJECT else ""
-        named = values.get(_PROFILES, {})
-        if not isinstance(named, dict) or not all(isinstance(table, dict) for table in named.values()):
+        profile_tables = values.get(_PROFILES, {})
+        if not isinstance(profile_tables, dict) or not all(
+            isinstance(table, dict) for table in profile_tables.values()
+        ):
             raise UsageError("must hold tables: [profile.NAME]", where=f"{path}: {prefix}{_PROFILES}")
-        profiles += named
-        for name, table in named.items():
+        profiles += profile_tables
+        for name, table in profile_tables.items():
             tables = _of_command(path, f"{prefix}{_PROFILES}.{name}.", table, command)
             if name == profile:
-                chosen += tables
+                chosen_tables += tables
         plain += _of_command(path, prefix, {k: v for k, v in values.items() if k != _PROFILES}, command)
     if profile is not None and profile not in profiles:
         hint = did_you_mean(profile, profiles) if profiles else f"add [profile.{profile}] to {FILE}"
         raise UsageError(f"no such profile '{profile}'", where="--profile", hint=hint)
-    yield from chosen
+    yield from chosen_tables
     yield from plain
 
 
@@ -187,7 +189,7 @@ def _of_command(path: Path, key: str, values: Mapping[str, Any], command: str) -
     """Return the command's table, and the options of all commands."""
     tables = []
     common = {}
-    known = {spelling for options in COMMANDS.values() for option in options for spelling in _spellings(option)}
+    spellings = {spelling for options in COMMANDS.values() for option in options for spelling in _spellings(option)}
     for name, value in values.items():
         if name in COMMANDS:
             if not isinstance(value, dict):
@@ -198,14 +200,14 @@ def _of_command(path: Path, key: str, values: Mapping[str, Any], command: str) -
                 tables.append(_Table(path, f"{key}{name}.", value))
         else:
             common[name] = value
-    _check_keys(f"{path}: {key}", common, [*known, *COMMANDS], "")
+    _check_keys(f"{path}: {key}", common, [*spellings, *COMMANDS], "")
     return [*tables, _Table(path, key, common)]
 
 
-def _check_keys(where: str, values: Mapping[str, Any], known: Sequence[str], command: str) -> None:
+def _check_keys(where: str, values: Mapping[str, Any], names: Sequence[str], command: str) -> None:
     for name in values:
-        if name not in known:
-            hint = suggestion(name, list(known)) or f"attnscope help {command}".rstrip() + " lists what there is"
+        if name not in names:
+            hint = suggestion(name, list(names)) or f"attnscope help {command}".rstrip() + " lists what there is"
             raise UsageError("is no option", where=f"{where}{name}", hint=hint)
 
 
@@ -217,10 +219,10 @@ def _spellings(option: Option) -> tuple[str, ...]:
 
 
 def _settings(table: _Table, command: str) -> dict[str, Setting]:
-    known = {spelling: option for option in options_of(command) for spelling in _spellings(option)}
+    options_by_name = {spelling: option for option in options_of(command) for spelling in _spellings(option)}
     found = {}
     for name, value in table.values.items():
-        option = known.get(name)
+        option = options_by_name.get(name)
         if option is not None:  # otherwise an option of other commands
             key = f"{table.key}{name}"
             setting = Setting(option, None, table.path, key)

@@ -37,11 +37,11 @@ exit "$code"
 _LEFT_OUT = {"--sbatch": 1, "--output": 1, "-o": 1, "--shard": 1, "--force": 0, "--status": 0}  # and their values
 
 
-def part_name(output: Path, number: str) -> str:
+def part_name(output: Path, part_number: str) -> str:
     """Return the name of a part of a dump, as a word of a shell."""
     ending = ending_of(output)
     stem = str(output).removesuffix(ending) if ending else str(output)
-    return f"{shlex.quote(f'{stem}-part-')}{number}{shlex.quote(ending) if ending else ''}"
+    return f"{shlex.quote(f'{stem}-part-')}{part_number}{shlex.quote(ending) if ending else ''}"
 
 
 def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, gpu: bool, tables: bool = False) -> str:
@@ -56,10 +56,10 @@ def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, g
         tables: The output is a folder of tables; the folders of the tasks are not joined.
     """
     program = [sys.executable, "-m", "attnscope"]
-    kept = _without(words)
-    if "--threads" not in kept and not any(word.startswith("--threads=") for word in kept):
-        kept += ["--threads", "1"]
-    call = shlex.join([*program, "batch", *kept])
+    kept_words = _without(words)
+    if "--threads" not in kept_words and not any(word.startswith("--threads=") for word in kept_words):
+        kept_words += ["--threads", "1"]
+    call = shlex.join([*program, "batch", *kept_words])
     every = part_name(output, "*")
     command = shlex.join(program)
     own_part = part_name(output, '"$SLURM_ARRAY_TASK_ID"')
@@ -80,7 +80,7 @@ def slurm_script(words: Sequence[str], output: Path, tasks: int, cpus: int, *, g
 
 def _without(words: Sequence[str]) -> list[str]:
     """Leave out the options that the script sets itself."""
-    kept = list[str]()
+    kept_words = list[str]()
     skipped = 0
     for word in words:
         name, equals, _ = word.partition("=")
@@ -89,5 +89,5 @@ def _without(words: Sequence[str]) -> list[str]:
         elif name in _LEFT_OUT:
             skipped = 0 if equals else _LEFT_OUT[name]
         elif not (word.startswith("-o") and not word.startswith("--")):
-            kept.append(word)
-    return kept
+            kept_words.append(word)
+    return kept_words

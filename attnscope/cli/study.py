@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     """Return the function behind a command, with its help."""
 
-    def run(given: Given) -> None:
+    def run(options: Given) -> None:
         from attnscope.cli.deliver import check_output, deliver, is_table
         from attnscope.cli.progress import progress
         from attnscope.cli.run_config import read_json, refuse_idle_what_if, run_config, texts_of_file
 
         # what has no matrices has no option for their decimal places
-        compared = Sides(Given(**{"precision": 2, **vars(given)}), options_of(name))
+        compared = Sides(Given(**{"precision": 2, **vars(options)}), options_of(name))
         axis = compared.axis()
-        given = compared.side()
-        call = call_of(name, vars(given), axis)
-        check_output(given, call.kind)
-        refuse_idle_what_if(given)
-        sides = [("", given)]
+        options = compared.side()
+        call = call_of(name, vars(options), axis)
+        check_output(options, call.kind)
+        refuse_idle_what_if(options)
+        sides = [("", options)]
         if axis is not None:
             option, values = axis
             sides = [("none" if value is None else str(value), compared.side(option, value)) for value in values]
         # standard input can be read only once
         texts = [_texts(side, call, command) for _, side in (sides if axis and axis[0] == "qkv" else sides[:1])]
         found = []
-        with progress(quiet=given.quiet) as on_progress:
-            for number, (label, side) in enumerate(sides):
+        with progress(quiet=options.quiet) as on_progress:
+            for index, (label, side) in enumerate(sides):
                 of_run = Given(**{option: value for option, value in vars(side).items() if option not in command.own})
-                config = run_config(texts[min(number, len(texts) - 1)], of_run)
-                lines = lambda path: texts_of_file(path, quiet=given.quiet)  # noqa: E731
+                config = run_config(texts[min(index, len(texts) - 1)], of_run)
+                lines = lambda path: texts_of_file(path, quiet=options.quiet)  # noqa: E731
                 built_in = call.texts == "typed" and side.text is None
-                json_of = partial(read_json, quiet=given.quiet)
+                json_of = partial(read_json, quiet=options.quiet)
                 request = Request(config, vars(side), is_table(side), on_progress, None, lines, built_in, json_of)
                 found.append((label, command.answer(request)))
         assert axis is None or command.joined is not None
         findings = found[0][1] if axis is None or command.joined is None else command.joined(axis[0], found)
-        deliver(findings, given, call.listing)
+        deliver(findings, options, call.listing)
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)
 
@@ -57,14 +57,14 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     return run
 
 
-def _texts(given: Given, call: Call, command: StudyCommand) -> "tuple[TextInput, ...]":
+def _texts(options: Given, call: Call, command: StudyCommand) -> "tuple[TextInput, ...]":
     from attnscope.cli.run_config import read_texts, texts_of_file
 
-    if call.texts == "none" or (call.texts == "file" and given.file is None):
+    if call.texts == "none" or (call.texts == "file" and options.file is None):
         return ()
     if call.texts == "file":
-        return texts_of_file(given.file, quiet=given.quiet)
-    if call.texts == "typed" and given.text is None:
-        named = (Given(**{**vars(given), "text": text}) for text in imported(command.built_in))
-        return tuple(text for one in named for text in read_texts(one))
-    return read_texts(given, built_in=call.texts == "built-in")
+        return texts_of_file(options.file, quiet=options.quiet)
+    if call.texts == "typed" and options.text is None:
+        text_options = (Given(**{**vars(options), "text": text}) for text in imported(command.built_in))
+        return tuple(text for one in text_options for text in read_texts(one))
+    return read_texts(options, built_in=call.texts == "built-in")

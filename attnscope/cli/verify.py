@@ -12,7 +12,7 @@ attnscope verify dump.jsonl --input texts.txt
 """
 
 
-def verify(given: Given) -> None:
+def verify(options: Given) -> None:
     """Check that a finished dump is complete and matches its input.
 
     Every checksum, count and array is checked, and the header and every record are compared with the input.
@@ -21,14 +21,14 @@ def verify(given: Given) -> None:
     """
     from attnscope.batch.verify import verify as check
 
-    with progress(quiet=given.quiet) as bar:
-        verified = check(given.dump, given.input, lambda done, total: bar and bar("verifying", done, total))
-    if given.quiet:
+    with progress(quiet=options.quiet) as bar:
+        verified = check(options.dump, options.input, lambda done, total: bar and bar("verifying", done, total))
+    if options.quiet:
         return
     if verified.input is None:
         compared = f"; its input {verified.header.input.name} is not here and was not compared"
     else:
         compared = f", and the texts are those of {verified.input}"
-    line = f"{given.dump} ({describe_counts(verified.counts)}): every checksum and count is right{compared}"
+    line = f"{options.dump} ({describe_counts(verified.counts)}): every checksum and count is right{compared}"
     print_notice("verified", escape_control(line))
-    suggest(["convert", str(given.dump), "table.csv"], given)
+    suggest(["convert", str(options.dump), "table.csv"], options)

@@ -89,7 +89,8 @@ class NativeEngine:
         """Run all layers, and keep the input of each: a variant starts at the first layer in which it has a cut."""
         inputs: list[Tensor] = []
         handles = [
-            block.register_forward_pre_hook(lambda _, given: inputs.append(given[0])) for block in self.stack.blocks
+            block.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+            for block in self.stack.blocks
         ]
         with listening(handles):
             hidden = self.forward(batch, recorders, progress, final=True)

@@ -51,8 +51,8 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if foreign is None or find_spec("transformers") is None:
         return open_native(run, texts)
     source = open_transformers(run, texts)
-    chosen = f"transformers runs it: attnscope itself does not have the architecture {as_unicode(foreign)}"
-    return replace(source, notes=(chosen, *source.notes))
+    note = f"transformers runs it: attnscope itself does not have the architecture {as_unicode(foreign)}"
+    return replace(source, notes=(note, *source.notes))
 
 
 def _foreign_type(run: RunConfig) -> str | None:
@@ -76,8 +76,8 @@ def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if run.tokenizer is not None:
         message = f"{arg('tokenizer')} and {arg('config')} cannot be used together"
         raise UsageError(message, hint="set tokenizer in the TOML file")
-    for name, given in ((arg("ignore_key"), run.ignore_key), (arg("trust_config", True), run.trust_config)):
-        if given:
+    for name, value in ((arg("ignore_key"), run.ignore_key), (arg("trust_config", True), run.trust_config)):
+        if value:
             hint = f"remove it; it applies to the config.json of a {arg('model')}"
             raise UsageError("a TOML stack has no config.json", where=name, hint=hint)
     return _from_stack(read_stack(find_config(run.config)), run.config, texts)

@@ -71,9 +71,9 @@ def default_settings() -> Iterator[None]:
         import torch
 
         dtype = torch.get_default_dtype()
-        for kind in ("cpu", "cuda", "mps"):
-            if torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
+        for device_type in ("cpu", "cuda", "mps"):
+            if torch.is_autocast_enabled(device_type):
+                stack.enter_context(torch.autocast(device_type, enabled=False))
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         stack.callback(torch.set_default_dtype, dtype)
@@ -138,9 +138,9 @@ def device_failures() -> Iterator[None]:
     try:
         yield
     except RuntimeError as e:
-        if (known := device_failure(e)) is None:
+        if (failure := device_failure(e)) is None:
             raise
-        raise known from e
+        raise failure from e
 
 
 def choose_device(name: str, multiplications: int) -> "torch.device":
@@ -149,21 +149,21 @@ def choose_device(name: str, multiplications: int) -> "torch.device":
 
     if name == "auto":
         return torch.device(cuda_device(name, multiplications) or "cpu")
-    kind, _, index = name.partition(":")
+    device_type, _, index = name.partition(":")
     # torch stores an index in 8 bits, so that 999 becomes -25
-    missing = kind == "cuda" and int(index or 0) >= torch.cuda.device_count()
-    if missing or (kind == "mps" and not torch.backends.mps.is_available()):
+    missing = device_type == "cuda" and int(index or 0) >= torch.cuda.device_count()
+    if missing or (device_type == "mps" and not torch.backends.mps.is_available()):
         raise AttnscopeError(f"no device '{name}'", where=arg("device"), hint=f"use {arg('device', 'cpu')}, or auto")
     return torch.device("cuda:0" if name == "cuda" else name)
 
 
-def set_threads(multiplications: int, named: int | None) -> None:
+def set_threads(multiplications: int, wanted_threads: int | None) -> None:
     """Set the number of torch's threads to the named one, to 1 for few multiplications, else to the available CPUs."""
     import torch
 
     # Read before any other setting of torch is changed.
     usable = min(_given_threads(), count_threads())
-    torch.set_num_threads(named or (1 if multiplications < _WORTH_A_THREAD else usable))
+    torch.set_num_threads(wanted_threads or (1 if multiplications < _WORTH_A_THREAD else usable))
 
 
 def restore_threads() -> None:

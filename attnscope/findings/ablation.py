@@ -175,8 +175,8 @@ class Effects(msgspec.Struct, frozen=True):
     @property
     def ranked_by(self) -> str:
         """Name of the effect that ranks: `target` (by size), `loss`, `kl` or `hidden`."""
-        known = (name for name in ("target", "loss", "kl") if getattr(self, name) is not None)
-        return next(known, "hidden")
+        known_names = (name for name in ("target", "loss", "kl") if getattr(self, name) is not None)
+        return next(known_names, "hidden")
 
     @property
     def effect(self) -> Floats:
@@ -253,7 +253,7 @@ class EffectSurvey(TextFindings, frozen=True):
     @property
     def span_names(self) -> list[str]:
         """Name of the span of each unit; empty for other units."""
-        return [] if self.spans is None else [self.spans.names[number] for number in self.span_numbers]
+        return [] if self.spans is None else [self.spans.names[index] for index in self.span_numbers]
 
     def word_names(self) -> tuple[dict[int, str], dict[int, str]]:
         """Return the words of edges by their first position, for queries and for keys; empty for edges of tokens."""
@@ -297,12 +297,12 @@ class EffectSurvey(TextFindings, frozen=True):
         return [int(n) for n in np.argsort(-self.effects[0].strength, kind="stable")]
 
 
-def rank_correlation(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
+def rank_correlation(first_values: Sequence[float] | Floats, second_values: Sequence[float] | Floats) -> float | None:
     """Return Spearman's rank correlation; equal values share their mean rank; None if one side is constant."""
     centred = []
-    for values in (first, second):
-        _, place, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    for values in (first_values, second_values):
+        _, inverse, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
         centred.append(ranks - ranks.mean())
     size = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
     return float((centred[0] * centred[1]).sum() / size) if size else None

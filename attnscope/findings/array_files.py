@@ -104,9 +104,9 @@ def _text_arrays(text: TextReport, prefix: str) -> Iterator[LabelledArray]:
         else:
             yield LabelledArray(name, along.axes, array.shape, [array])
     rollouts = [{path: (along.axes, array) for path, along, array in arrays_in(each)} for each in text.rollouts]
-    for path, (last, first) in rollouts[0].items() if rollouts else ():
+    for path, (last, first_array) in rollouts[0].items() if rollouts else ():
         pieces = [of_rollout[path][1] for of_rollout in rollouts]
-        shape = (len(pieces), *first.shape)
+        shape = (len(pieces), *first_array.shape)
         yield LabelledArray(f"{prefix}rollouts.{path}", ("matrix", *last), shape, pieces)
 
 
@@ -184,9 +184,9 @@ class _Collected(io.RawIOBase):
         return len(data)
 
     def take(self) -> bytes:
-        written = b"".join(self._written)
+        data = b"".join(self._written)
         self._written = []
-        return written
+        return data
 
 
 def from_arrays(data: bytes, ending: str) -> Report:
@@ -194,14 +194,14 @@ def from_arrays(data: bytes, ending: str) -> Report:
     try:
         metadata, arrays = _from_npz(data) if ending == ".npz" else _from_safetensors(data)
 
-        def find(kind: Any, place: Any) -> Any:
-            array = arrays[place["array"]]
-            if "at" in place:
-                array = array[int(place["at"])]
-            n_axes = count_axes(kind)
+        def find(value_type: Any, reference: Any) -> Any:
+            array = arrays[reference["array"]]
+            if "at" in reference:
+                array = array[int(reference["at"])]
+            n_axes = count_axes(value_type)
             if array.ndim == n_axes + 1:  # layer and head, or the only one of several rollouts
                 array = array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
-            return decode_array(kind, array)
+            return decode_array(value_type, array)
 
         report = msgspec.json.decode(metadata, type=Report, dec_hook=find)
     except RecursionError as e:

@@ -65,20 +65,20 @@ def along(*axes: str, **settings: Any) -> Along:
     return Along(axes, **settings)
 
 
-def count_axes(kind: Any) -> int:
+def count_axes(array_type: Any) -> int:
     """Return the number of axes of a type of arrays."""
-    return len(kind.__args__[0].__args__)
+    return len(array_type.__args__[0].__args__)
 
 
-def decode_array(kind: Any, value: Any) -> Any:
+def decode_array(array_type: Any, value: Any) -> Any:
     """Make an array of nested JSON lists.
 
     Raises:
         ValueError: They are ragged, have another number of axes, or hold something else than numbers (or null in place
             of a float), or a number that the dtype cannot hold. msgspec adds the place.
     """
-    n_axes = count_axes(kind)
-    dtype = np.dtype(kind.__args__[1].__args__[0])
+    n_axes = count_axes(array_type)
+    dtype = np.dtype(array_type.__args__[1].__args__[0])
     try:
         with np.errstate(over="raise"):
             array = np.array(value) if dtype.kind == "i" else np.array(value, dtype)

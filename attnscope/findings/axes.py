@@ -21,33 +21,35 @@ _Data = TypeVar("_Data", bound=msgspec.Struct)
 
 
 @cache
-def declared_paths(kind: type[msgspec.Struct]) -> dict[str, Along]:
+def declared_paths(struct_type: type[msgspec.Struct]) -> dict[str, Along]:
     """Return the declaration of every array by its path in a struct; the path of a dict stands for its arrays."""
-    inner = {f"{name}.{path}": a for name, k in structs_in(kind).items() for path, a in declared_paths(k).items()}
-    return inner | declarations(kind)
+    inner = {
+        f"{name}.{path}": a for name, k in structs_in(struct_type).items() for path, a in declared_paths(k).items()
+    }
+    return inner | declarations(struct_type)
 
 
 @cache
-def structs_in(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+def structs_in(struct_type: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
     """Return the type of every field that holds a struct, or None."""
-    hints = get_type_hints(kind)
-    types = [(name, of) for name in kind.__struct_fields__ for of in get_args(hints[name]) or (hints[name],)]
+    hints = get_type_hints(struct_type)
+    types = [(name, of) for name in struct_type.__struct_fields__ for of in get_args(hints[name]) or (hints[name],)]
     return {name: of for name, of in types if isinstance(of, type) and issubclass(of, msgspec.Struct)}
 
 
 @cache
-def declarations(kind: type[msgspec.Struct]) -> dict[str, Along]:
+def declarations(struct_type: type[msgspec.Struct]) -> dict[str, Along]:
     """Return the declaration of every field of a struct that has one."""
-    hints = get_type_hints(kind, include_extras=True)
-    along = {name: _along(hints[name]) for name in kind.__struct_fields__}
+    hints = get_type_hints(struct_type, include_extras=True)
+    along = {name: _along(hints[name]) for name in struct_type.__struct_fields__}
     return {name: declared for name, declared in along.items() if declared is not None}
 
 
 def _along(hint: Any) -> Along | None:
     """Find the declaration within a type, such as an array or None."""
-    given = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Along)]
-    if given or not hasattr(hint, "__args__"):
-        return given[0] if given else None
+    declared = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Along)]
+    if declared or not hasattr(hint, "__args__"):
+        return declared[0] if declared else None
     return next((along for along in map(_along, get_args(hint)) if along is not None), None)
 
 
@@ -115,7 +117,7 @@ def _array_faults(array: Any, along: Along, lengths: dict[str, int]) -> Iterator
         return
     if not isinstance(array, np.ndarray):
         nested = isinstance(array, list) and array and isinstance(array[0], list)
-        array = np.asarray([place for row in array for place in row] if nested else array, dtype=np.int64)
+        array = np.asarray([item for row in array for item in row] if nested else array, dtype=np.int64)
     if array.size and array.min() < -along.or_none:
         yield "has a negative position"
     elif array.size and array.max() >= count:
@@ -153,7 +155,7 @@ def _part(array: Any, axes: Sequence[str], axis: str, index: Sequence[int] | sli
         return array
     if isinstance(array, np.ndarray):
         return array[(*[slice(None)] * axes.index(axis), index)]
-    return array[index] if isinstance(index, slice | int) else [array[place] for place in index]
+    return array[index] if isinstance(index, slice | int) else [array[item] for item in index]
 
 
 def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Along, np.ndarray[Any, Any]]]":
@@ -176,26 +178,26 @@ def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Al
                     yield path, along, np.array(array, dtype=np.int32)
 
 
-def declared_at(kind: type[msgspec.Struct], path: str) -> Along:
+def declared_at(struct_type: type[msgspec.Struct], path: str) -> Along:
     """Return the declaration of an array by its path in a struct, such as `stages.output`; KeyError without one."""
-    declared = declared_paths(kind)
+    declared = declared_paths(struct_type)
     field, _, member = path.partition(".")
     return declared[path] if path in declared else declared[field].of_member(member)
 
 
-def gathered(kind: type[msgspec.Struct], arrays: Mapping[str, Any]) -> dict[str, Any]:
+def gathered(struct_type: type[msgspec.Struct], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Gather the fields of a struct from arrays by path, `field` or `field.array`.
 
     Raises:
         TypeError: The struct in a field lacks one of its arrays, or has others.
     """
     fields: dict[str, dict[str, Any]] = {}
-    declared = declared_paths(kind)
+    declared = declared_paths(struct_type)
     for path, array in arrays.items():
         field, _, inner = path.partition(".")
         is_list = path in declared and declared[path].runs is not None
         fields.setdefault(field, {})[inner] = np.asarray(array).tolist() if is_list else array
-    structs = structs_in(kind)
+    structs = structs_in(struct_type)
     return {
         field: structs[field](**members) if field in structs else members.get("", members)
         for field, members in fields.items()

@@ -33,17 +33,17 @@ def json_parts(data: msgspec.Struct) -> Iterator[bytes]:
         arrays.append(array)
         return msgspec.Raw(_MARK)
 
-    first, *later_parts = msgspec.json.encode(data, enc_hook=mark).split(_MARK)
-    yield first
+    first_part, *later_parts = msgspec.json.encode(data, enc_hook=mark).split(_MARK)
+    yield first_part
     for array, text in zip(arrays, later_parts, strict=True):
         yield from _array_parts(array)
         yield text
 
 
-def decode_json(data: bytes | msgspec.Raw, kind: Any) -> Any:
+def decode_json(data: bytes | msgspec.Raw, findings_type: Any) -> Any:
     """Decode untrusted JSON as findings, arrays included; raise a msgspec.DecodeError for anything else."""
     try:
-        return msgspec.json.decode(data, type=kind, dec_hook=decode_array)
+        return msgspec.json.decode(data, type=findings_type, dec_hook=decode_array)
     except RecursionError as e:
         raise msgspec.DecodeError("nested too deeply") from e
 
@@ -60,15 +60,15 @@ def schema_of(data: bytes) -> str:
         return ""
 
 
-def from_json(data: bytes, kind: Any = Report) -> Any:
+def from_json(data: bytes, findings_type: Any = Report) -> Any:
     """Read findings that `to_json` wrote; refuse another type or version, and contradictions."""
-    schema = kind.__struct_defaults__[-1]
+    schema = findings_type.__struct_defaults__[-1]
     try:
-        findings = decode_json(data, kind)
+        findings = decode_json(data, findings_type)
     except ValueError as e:
         # msgspec.DecodeError is a ValueError, and so is the error for bytes that are not UTF-8.
         there = schema_of(data)
-        what = kind.__name__.lower()
+        what = findings_type.__name__.lower()
         if there.startswith("attnscope.") and there.partition("/")[0] != schema.partition("/")[0]:
             raise AttnscopeError(f"holds '{there}', not a {what}", hint=f"use a file of '{schema}'") from e
         raise AttnscopeError(f"not an attnscope {what} ({e})", hint=f"save one with {JSON_FILE}") from e

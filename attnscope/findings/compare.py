@@ -306,10 +306,10 @@ class Comparison(msgspec.Struct, frozen=True):
         rows = []
         for change in self.changes:
             for head in change.heads:
-                for n, (first, second) in enumerate(head.queries):
+                for n, (first_query, second_query) in enumerate(head.queries):
                     row = {"side": self.sides[change.side].label, "text": head.text}
-                    row |= {"first": str(head.first), "second": str(head.second), "query": first}
-                    row |= {"query_token": texts[head.text].tokens[first].text, "query_second": second}
+                    row |= {"first": str(head.first), "second": str(head.second), "query": first_query}
+                    row |= {"query_token": texts[head.text].tokens[first_query].text, "query_second": second_query}
                     row |= {name: getattr(head, name)[n] for name in ("total_variation", "jensen_shannon")}
                     for name in ("future", "entropy"):
                         of_first, of_second = getattr(head, name)[:, n]

@@ -179,16 +179,16 @@ def main_roles(values: Mapping[str, Array]) -> Array:
 
     The values of roles are (layers, heads) each; NaN if not measured.
     """
-    first = next(iter(values.values()))
-    best = np.full(first.shape, -np.inf)
-    rank = np.full(first.shape, np.inf)
-    main = np.full(first.shape, -1)
-    for place, role in enumerate(HEAD_ROLES):
+    first_values = next(iter(values.values()))
+    best = np.full(first_values.shape, -np.inf)
+    rank = np.full(first_values.shape, np.inf)
+    main = np.full(first_values.shape, -1)
+    for index, role in enumerate(HEAD_ROLES):
         if role.rank is None or role.name not in values:
             continue
         value = np.nan_to_num(values[role.name], nan=-np.inf)
         better = (value >= role.clear) & ((role.rank < rank) | ((role.rank == rank) & (value > best)))
-        main[better] = place
+        main[better] = index
         best[better] = value[better]
         rank[better] = role.rank
     return main
@@ -202,15 +202,15 @@ def jackknife(sums: Sums, role: HeadRole) -> tuple[Array, Array]:
     counts (texts of two words) is none: leaving it out changes nothing, and would make the error too large.
     The sums are (blocks, layers, heads, …) each.
     """
-    needed = {name: sums[name] for name in role.needs}
-    totals = {name: array.sum(0) for name, array in needed.items()}
+    needed_sums = {name: sums[name] for name in role.needs}
+    totals = {name: array.sum(0) for name, array in needed_sums.items()}
     value = role.compute(totals)
-    blocks = [n for n in range(len(sums[role.needs[0]])) if any(array[n].any() for array in needed.values())]
+    blocks = [n for n in range(len(sums[role.needs[0]])) if any(array[n].any() for array in needed_sums.values())]
     count = len(blocks)
     if role.measured == "weights" or count < 2:
         return value, np.full_like(value, np.nan)
     left_out_values = np.stack(
-        [role.compute({name: totals[name] - block_sums[n] for name, block_sums in needed.items()}) for n in blocks]
+        [role.compute({name: totals[name] - block_sums[n] for name, block_sums in needed_sums.items()}) for n in blocks]
     )
     spread: Array = np.sqrt((count - 1) / count * ((left_out_values - left_out_values.mean(0)) ** 2).sum(0))
     return value, spread

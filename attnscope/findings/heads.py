@@ -56,10 +56,10 @@ class Top(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def measures(self) -> dict[str, Matrix]:
         """The numbers of the sources that are known, by name: weights that were given come without values."""
-        named = {"weight": self.weight, "value": self.value, "projected": self.projected}
+        candidates = {"weight": self.weight, "value": self.value, "projected": self.projected}
         return {
             name: numbers
-            for name, numbers in named.items()
+            for name, numbers in candidates.items()
             if numbers is not None and (name == "weight" or not numbers.size or np.isfinite(numbers).any())
         }
 
@@ -130,9 +130,9 @@ class UnitArrays(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     def contradictions(self, _lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""
         for index, unit in enumerate(self.units):
-            for name, number in zip(("layer", "head"), unit, strict=True):
-                if number != "mean" and not (isinstance(number, int) and number >= 0):
-                    yield f"units[{index}]", f"has the {name} {number!r}, neither a number from 0 nor 'mean'"
+            for name, value in zip(("layer", "head"), unit, strict=True):
+                if value != "mean" and not (isinstance(value, int) and value >= 0):
+                    yield f"units[{index}]", f"has the {name} {value!r}, neither a number from 0 nor 'mean'"
 
 
 class Heads(UnitArrays, frozen=True, omit_defaults=True, kw_only=True):
@@ -181,9 +181,9 @@ class Heads(UnitArrays, frozen=True, omit_defaults=True, kw_only=True):
 
     def only(self, indices: Sequence[int]) -> "Heads":
         """Return some of the heads, by their indices."""
-        first = indices[0] if indices else 0
-        adjacent = list(indices) == list(range(first, first + len(indices)))
-        return take(self, "unit", slice(first, first + len(indices)) if adjacent else indices)
+        start = indices[0] if indices else 0
+        adjacent = list(indices) == list(range(start, start + len(indices)))
+        return take(self, "unit", slice(start, start + len(indices)) if adjacent else indices)
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""

@@ -36,8 +36,8 @@ def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: 
     """Return a text with the `count` rows or columns that have most weight in all of its heads."""
     along = 1 if part == "rows" else 0
     total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
-    most = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])
-    return narrow_rows(text, most) if part == "rows" else take(text, "key", most)
+    strongest = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])
+    return narrow_rows(text, strongest) if part == "rows" else take(text, "key", strongest)
 
 
 def narrow(text: TextReport, heads: int, limit: int) -> TextReport:

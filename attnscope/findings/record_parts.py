@@ -95,25 +95,37 @@ class RecordPart:
 
 def _top_tile(tile: TileSize) -> int:
     """Return the bytes of ranking: rows ranked at once, and their contributors."""
-    kept = tile.kept
-    stages = MEASURE + MANY * (kept.top > FEW)
-    cells = RANKED * min(kept.top, kept.sources) * tile.scores // kept.sources if kept.rows else 0
+    quantities = tile.kept
+    stages = MEASURE + MANY * (quantities.top > FEW)
+    cells = (
+        RANKED * min(quantities.top, quantities.sources) * tile.scores // quantities.sources if quantities.rows else 0
+    )
     return _FLOAT * stages * tile.scores + cells
 
 
 def _pooled_tile(tile: TileSize) -> int:
     """Return the bytes of the run numbers of queries and keys, and of the sums of runs."""
-    kept = tile.kept
-    return _FLOAT * kept.texts * tile.heads * kept.pool * (tile.rows + 2 * kept.sources + 3 * kept.pool)
+    quantities = tile.kept
+    return (
+        _FLOAT
+        * quantities.texts
+        * tile.heads
+        * quantities.pool
+        * (tile.rows + 2 * quantities.sources + 3 * quantities.pool)
+    )
 
 
 RECORD_PARTS = (
     RecordPart(
         "top",
         "contributors",
-        numbers=lambda kept: kept.rows * kept.top * (kept.place + kept.measures),
+        numbers=lambda quantities: quantities.rows * quantities.top * (quantities.place + quantities.measures),
         # the norms of the values of every source, by which a contribution is more than its weight
-        beside=lambda kept: (kept.measures - 1) * kept.units * kept.texts * kept.sources if kept.rows else 0,
+        beside=lambda quantities: (
+            (quantities.measures - 1) * quantities.units * quantities.texts * quantities.sources
+            if quantities.rows
+            else 0
+        ),
         tile=_top_tile,
         table=RecordTable("contributors", "one row per query and rank"),
         reported="always",
@@ -121,8 +133,8 @@ RECORD_PARTS = (
     RecordPart(
         "rows",
         "statistics of every row: {row_statistics}",
-        numbers=lambda kept: kept.counted * kept.statistics,
-        beside=lambda kept: kept.counted * ROW_FACTS,
+        numbers=lambda quantities: quantities.counted * quantities.statistics,
+        beside=lambda quantities: quantities.counted * ROW_FACTS,
         # the weights near the diagonal, from which those within n tokens are summed
         tile=lambda tile: _FLOAT * (tile.scores * (tile.rows + 2 * tile.within) // tile.kept.sources),
         table=RecordTable("rows", "statistics, one row per query"),
@@ -131,16 +143,16 @@ RECORD_PARTS = (
     RecordPart(
         "columns",
         "weight that every token receives",
-        numbers=lambda kept: kept.texts * kept.units * kept.sources,
+        numbers=lambda quantities: quantities.texts * quantities.units * quantities.sources,
         table=RecordTable("columns", "one row per source", ("mass",)),
         reported="map",
     ),
     RecordPart(
         "heads",
         f"a few numbers of every head, over all rows: {', '.join(AVERAGES)}",
-        numbers=lambda kept: kept.texts * kept.units * len(AVERAGES),
+        numbers=lambda quantities: quantities.texts * quantities.units * len(AVERAGES),
         # sums and counts in float64, and largest values
-        beside=lambda kept: 5 * kept.texts * kept.units * len(AVERAGES),
+        beside=lambda quantities: 5 * quantities.texts * quantities.units * len(AVERAGES),
         # the averages of every row, and which of them count
         tile=lambda tile: 2 * _FLOAT * len(AVERAGES) * tile.rows,
         table=RecordTable("heads", "averages over rows, one row per head", AVERAGES),
@@ -149,28 +161,29 @@ RECORD_PARTS = (
     RecordPart(
         "received",
         "",
-        numbers=lambda kept: kept.texts * kept.units * kept.sources,
-        beside=lambda kept: kept.texts * kept.units * kept.sources,
+        numbers=lambda quantities: quantities.texts * quantities.units * quantities.sources,
+        beside=lambda quantities: quantities.texts * quantities.units * quantities.sources,
         # The recorder makes three matrices: allowed keys, even shares, and counted weights.
         tile=lambda tile: 3 * _FLOAT * tile.scores,
     ),
     RecordPart(
         "pooled",
         "a map of fixed size",
-        numbers=lambda kept: kept.texts * kept.units * kept.pool**2,
+        numbers=lambda quantities: quantities.texts * quantities.units * quantities.pool**2,
         # which run each query and each key belongs to
-        beside=lambda kept: kept.texts * kept.pool * 2 * kept.sources,
+        beside=lambda quantities: quantities.texts * quantities.pool * 2 * quantities.sources,
         tile=_pooled_tile,
         reported="map",
     ),
     RecordPart(
         "spans",
         "weight between spans of {spans}, or of a member `spans` of each text",
-        numbers=lambda kept: kept.texts * kept.units * kept.spans * (kept.spans + 1),
+        numbers=lambda quantities: quantities.texts * quantities.units * quantities.spans * (quantities.spans + 1),
         # sums in float64, which span each token belongs to, and a block of keys for every span
-        beside=lambda kept: (
-            kept.texts * (2 * kept.units * kept.spans * (kept.spans + 1) + 4 * kept.sources)
-            + min(kept.texts * kept.spans * kept.sources, _SPAN_KEYS)
+        beside=lambda quantities: (
+            quantities.texts
+            * (2 * quantities.units * quantities.spans * (quantities.spans + 1) + 4 * quantities.sources)
+            + min(quantities.texts * quantities.spans * quantities.sources, _SPAN_KEYS)
         ),
         table=RecordTable("spans", "one row per pair of spans", ("weight",)),
         of_spans=True,
@@ -178,7 +191,7 @@ RECORD_PARTS = (
     RecordPart(
         "effects",
         "what changes where each head is cut, as by ablate --each head: the model runs once more for every head",
-        numbers=lambda kept: 4 * kept.texts * kept.units,
+        numbers=lambda quantities: 4 * quantities.texts * quantities.units,
         table=RecordTable("effects", "one row per head", ("kl", "hidden", "weight", "target")),
         means=RecordTable("mean_effects", "one row per head: mean over texts, and its standard error"),
         runs_again=True,
@@ -186,7 +199,7 @@ RECORD_PARTS = (
     RecordPart(
         "span_effects",
         "what changes where the answer is cut off from each span, as by ablate --each span: one run for every span",
-        numbers=lambda kept: 4 * kept.texts * kept.spans,
+        numbers=lambda quantities: 4 * quantities.texts * quantities.spans,
         table=RecordTable("span_effects", "one row per span that is cut off", ("loss", "kl", "hidden", "weight")),
         runs_again=True,
         of_spans=True,
@@ -194,7 +207,7 @@ RECORD_PARTS = (
     RecordPart(
         "stages",
         "",
-        numbers=lambda kept: kept.cells,
+        numbers=lambda quantities: quantities.cells,
         tile=lambda tile: _FLOAT * RAW * tile.raw * tile.scores,
         table=RecordTable("matrices", "one row per cell of a stage"),
     ),
@@ -215,5 +228,5 @@ def reported_parts(with_map: object) -> tuple[str, ...]:
 
 def numbers_of_head(names: Iterable[str], *, rows: int, sources: int, cells: int, **sizes: int) -> int:
     """Count the float32s that parts take for one head of one text, of which `rows` are shown; see Quantities."""
-    kept = Quantities(texts=1, units=1, rows=rows, counted=rows, sources=sources, cells=cells, **sizes)
-    return sum(PARTS[name].numbers(kept) for name in names)
+    quantities = Quantities(texts=1, units=1, rows=rows, counted=rows, sources=sources, cells=cells, **sizes)
+    return sum(PARTS[name].numbers(quantities) for name in names)

@@ -228,16 +228,16 @@ _MOST_SELECTED = 1 << 17  # spellings that are remembered: as many as a vocabula
 
 def select_tokens(texts: Sequence[Sequence[Token]], selects: Callable[[Token], bool]) -> list[bool]:
     """Tell for every token, text after text, whether it is of a kind; `selects` is asked once for each spelling."""
-    known = _SELECTED.setdefault(selects, {})
-    if len(known) > _MOST_SELECTED:
-        known.clear()
+    results = _SELECTED.setdefault(selects, {})
+    if len(results) > _MOST_SELECTED:
+        results.clear()
     selected = []
     for tokens in texts:
         for token in tokens:
             spelling = token.id, token.text, token.special
-            if spelling not in known:
-                known[spelling] = selects(token)
-            selected.append(known[spelling])
+            if spelling not in results:
+                results[spelling] = selects(token)
+            selected.append(results[spelling])
     return selected
 
 
@@ -299,12 +299,12 @@ LAYER_STATISTICS = {
 }
 
 
-def _struct(name: str, doc: str, kind: Any, *, defined: bool = True) -> Any:
+def _struct(name: str, doc: str, field_type: Any, *, defined: bool = True) -> Any:
     """Return a struct with a field for each statistic, also those of some layers; what is not kept is absent.
 
     `defined`: the description has the meaning of every field.
     """
-    fields = [(field, kind | None, None) for field in (*STATISTICS, *LAYER_STATISTICS)]
+    fields = [(field, field_type | None, None) for field in (*STATISTICS, *LAYER_STATISTICS)]
     meanings = [f"        {s.name}: {s.definition}" for s in ROW_STATISTICS]
     meanings += [f"        {s.name}: {s.meaning}" for s in LAYER_STATISTICS.values()]
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
@@ -321,7 +321,7 @@ if TYPE_CHECKING:
         unselected: _Value | None
         gate: _Value | None
 
-        def __init__(self, *given: _Value, **named: _Value | None) -> None: ...
+        def __init__(self, *values: _Value, **by_name: _Value | None) -> None: ...
         def __getattr__(self, name: str) -> _Value: ...
 
     Rows = _Statistics[Array]

@@ -55,9 +55,9 @@ class TextSpans(msgspec.Struct, frozen=True):
         if name in self.names:
             return self.names.index(name)
         wanted = _plain(name)
-        numbers = [number for number, known in enumerate(self.names) if _plain(known) == wanted]
+        numbers = [index for index, span_name in enumerate(self.names) if _plain(span_name) == wanted]
         if not numbers and wanted == ANSWER:
-            numbers = [number for number, kind in enumerate(self.kinds) if kind == "answer"]
+            numbers = [index for index, span_kind in enumerate(self.kinds) if span_kind == "answer"]
         return numbers[0] if len(numbers) == 1 else None
 
     @property
@@ -69,11 +69,11 @@ class TextSpans(msgspec.Struct, frozen=True):
     @property
     def outside(self) -> list[bool]:
         """Whether each span is something else than a part of the text or the answer, such as special tokens."""
-        return [kind not in ("text", "answer") for kind in self.kinds]
+        return [span_kind not in ("text", "answer") for span_kind in self.kinds]
 
-    def tokens(self, number: int) -> list[int]:
+    def tokens(self, span_index: int) -> list[int]:
         """Return the positions of a span's tokens."""
-        return [position for position, span in enumerate(self.of_token) if span == number]
+        return [position for position, span in enumerate(self.of_token) if span == span_index]
 
 
 def _plain(name: str) -> str:

@@ -78,17 +78,17 @@ def unknown_words(text: str, tokens: Sequence[Token], segment: int = 0) -> tuple
 
 def describe_unknown(texts: Iterable[tuple[str, str | None, Sequence[Token]]]) -> tuple[str, list[str]]:
     """Count and name the words of texts that the tokenizer does not know; empty if it knows all."""
-    written = [
+    segments = [
         (text or "", tokens, segment)
         for *both, tokens in texts
         if any([token.unknown for token in tokens])
         for segment, text in enumerate(both)
     ]
-    if not written:
+    if not segments:
         return "", []
-    words = [unknown_words(*segment) for segment in written]
+    words = [unknown_words(*segment) for segment in segments]
     unknown = [word for of_segment, _ in words for word in of_segment]
-    count = sum(number for _, number in words)
+    count = sum(word_count for _, word_count in words)
     if not unknown:
         return "", []
     share = f"{len(unknown)} of {count} word{'s' * (count > 1)} {'is' if len(unknown) == 1 else 'are'}"

@@ -203,14 +203,16 @@ def _tile_inputs(
         block_mask = None if mask.per_head else BlockMask.of(mask, block, visible, device)
         fit = shape.heads(block)  # rounded down to whole groups, or to an even part of one
         at_once = fit // share * share or max(n for n in range(1, fit + 1) if share % n == 0)
-        for first in range(0, len(heads), at_once):
-            tile_heads = slice(first, first + at_once)
+        for start in range(0, len(heads), at_once):
+            tile_heads = slice(start, start + at_once)
             index = as_slice(list(heads[tile_heads]))
-            chosen = numbers[tile_heads]
+            head_numbers = numbers[tile_heads]
             shared = _shared([used.index(group) for group in groups[tile_heads]])
             sides = k[:, shared, block.k0 : block.k1], v[:, shared, block.k0 : block.k1]
-            tile_mask = block_mask or BlockMask.of(mask, block, visible, device, chosen)
-            yield TileInputs(inputs, tile_mask, chosen, index, *sides, block, visible, bounded, mask.changes_scores)
+            tile_mask = block_mask or BlockMask.of(mask, block, visible, device, head_numbers)
+            yield TileInputs(
+                inputs, tile_mask, head_numbers, index, *sides, block, visible, bounded, mask.changes_scores
+            )
 
     size = inputs.q.shape[2], inputs.k.shape[2]
     # heads inside blocks, since tiles of one shape after the other cost least

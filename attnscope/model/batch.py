@@ -64,9 +64,9 @@ def pad_texts(
     numbers = numbers.to(device)
     real, *kinds = torch.cat([real[None], selected]).to(device)
     placed = None
-    if any(given is not None for given in positions):
-        every = [list(range(n) if given is None else given) for given, n in zip(positions, lengths, strict=True)]
-        placed = torch.tensor([given + [0] * (longest - len(given)) for given in every]).to(device)
+    if any(ids is not None for ids in positions):
+        every = [list(range(n) if ids is None else ids) for ids, n in zip(positions, lengths, strict=True)]
+        placed = torch.tensor([ids + [0] * (longest - len(ids)) for ids in every]).to(device)
     return TokenTensors((numbers[0], numbers[1], placed), lengths, dict(zip(KEY_TOKENS, kinds, strict=True)), real)
 
 

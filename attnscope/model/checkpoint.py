@@ -123,10 +123,10 @@ def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[ParameterSl
     """Yield every parameter of the whole model."""
     with torch.device("meta"):
         shapes = {name: tuple(p.shape) for name, p in Stack(config, 1).named_parameters()}
-    for first in shapes:
-        layers = range(config.n_layers) if first.startswith("blocks.0.") else range(1)
+    for first_name in shapes:
+        layers = range(config.n_layers) if first_name.startswith("blocks.0.") else range(1)
         for layer in layers:
-            parameter = first.replace("blocks.0.", f"blocks.{layer}.", 1)
+            parameter = first_name.replace("blocks.0.", f"blocks.{layer}.", 1)
             yield parameter_slice(names, parameter, shapes, config.n_kv_heads, config.n_experts)
 
 
@@ -134,18 +134,18 @@ def parameter_slice(
     names: Names, parameter: str, shapes: Mapping[str, tuple[int, ...]], n_groups: int, n_experts: int = 0
 ) -> ParameterSlice:
     """Locate a parameter in a checkpoint; `shapes` are those of block 0, as every block has them, and outside."""
-    place = names.find(parameter)
-    first = re.sub(r"^blocks\.\d+\.", "blocks.0.", parameter)
-    module, kind = first.rsplit(".", 1)
+    location = names.find(parameter)
+    first_name = re.sub(r"^blocks\.\d+\.", "blocks.0.", parameter)
+    module, suffix = first_name.rsplit(".", 1)
     name = module.rsplit(".", 1)[-1]
-    entry = place.entry
+    entry = location.entry
     turned = names.family.transposed
-    transposed = kind == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in turned)
-    expert = (place.expert or 0, n_experts) if isinstance(entry, Stacked) else None
-    located = ParameterSlice(parameter, place.tensor, shapes[first], transposed, expert=expert)
+    transposed = suffix == "weight" and (entry.transposed if isinstance(entry, Stacked) else name in turned)
+    expert = (location.expert or 0, n_experts) if isinstance(entry, Stacked) else None
+    located = ParameterSlice(parameter, location.tensor, shapes[first_name], transposed, expert=expert)
     if isinstance(entry, str | Outside) or not entry.part:
         return located
-    sizes = [shapes[f"{module.removesuffix(name)}{sibling}.{kind}"][0] for sibling in entry.parts]
+    sizes = [shapes[f"{module.removesuffix(name)}{sibling}.{suffix}"][0] for sibling in entry.parts]
     at = entry.parts.index(entry.part)
     if isinstance(entry, Stacked) and entry.alternating:
         return replace(located, rows=(at, sum(sizes), sum(sizes)), step=len(sizes))

@@ -92,8 +92,8 @@ def sums(weights: NDArray[Any], kinds: NDArray[Any], reaches: NDArray[Any], quer
 
 def _function(module: ir.Module, name: str, addresses: int, numbers: int) -> tuple[Any, Any]:
     """Begin a function with the given counts of address and number arguments; return a builder, and the arguments."""
-    kind = ir.FunctionType(ir.VoidType(), [_ADDRESS] * addresses + [_LONG] * numbers)
-    function = ir.Function(module, kind, name)
+    function_type = ir.FunctionType(ir.VoidType(), [_ADDRESS] * addresses + [_LONG] * numbers)
+    function = ir.Function(module, function_type, name)
     b = ir.IRBuilder(function.append_basic_block("variables"))
     b.branch(start := function.append_basic_block("start"))
     b.position_at_end(start)
@@ -107,12 +107,12 @@ def _write_softmax(module: ir.Module) -> None:
     maxima = _at(b, work, _LONG(2 * CHUNK))
     with _loop(b, n) as i:
         begin = b.mul(i, size)
-        first = b.mul(i, count)
+        offset = b.mul(i, count)
         scores = _Row(b, _at(b, masked, begin), size, work)
         shares = _Row(b, _at(b, weights, begin), size, _at(b, work, _LONG(CHUNK)))
         scores.take_rest(b, _NOTHING)
         largest = _chunk_maxima(b, scores, n_chunks, maxima)
-        _strongest(b, scores, n_chunks, maxima, count, _at(b, places, first, _LONG))
+        _strongest(b, scores, n_chunks, maxima, count, _at(b, places, offset, _LONG))
         total = _variable(b, _DOUBLE(1))
         weighted = _variable(b, _DOUBLE(0))
         with b.if_else(b.fcmp_ordered("==", largest, _FLOAT(_NOTHING))) as (without_keys, with_keys):
@@ -131,10 +131,10 @@ def _write_softmax(module: ir.Module) -> None:
         for k, number in enumerate(of_row):
             b.store(number, _at(b, totals, b.add(b.mul(i, _LONG(3)), _LONG(k)), _DOUBLE))
         with _loop(b, count) as j:
-            place = b.load(_at(b, places, b.add(first, j), _LONG), typ=_LONG)
-            exists = b.icmp_signed(">=", place, _LONG(0))
-            share = b.load(_at(b, weights, b.add(begin, b.select(exists, place, _LONG(0)))), typ=_FLOAT)
-            b.store(b.select(exists, share, _FLOAT(0)), _at(b, strongest, b.add(first, j)))
+            key_index = b.load(_at(b, places, b.add(offset, j), _LONG), typ=_LONG)
+            exists = b.icmp_signed(">=", key_index, _LONG(0))
+            share = b.load(_at(b, weights, b.add(begin, b.select(exists, key_index, _LONG(0)))), typ=_FLOAT)
+            b.store(b.select(exists, share, _FLOAT(0)), _at(b, strongest, b.add(offset, j)))
     b.ret_void()
 
 
@@ -149,35 +149,35 @@ def _write_sums(module: ir.Module) -> None:
         own = b.add(query, b.srem(i, rows))
         kinds_of_text = _at(b, kinds, b.mul(b.mul(b.sdiv(i, rows_of_text), n_kinds), n_vectors), _FLOATS)
 
-        def apart(number: Any) -> Any:
+        def apart(index: Any) -> Any:
             """Return |query − key| of a vector's keys."""
-            keys = b.add(_everywhere(b, b.trunc(b.mul(number, _LONG(LANES)), _INT)), lanes)
+            keys = b.add(_everywhere(b, b.trunc(b.mul(index, _LONG(LANES)), _INT)), lanes)
             away = b.sub(_everywhere(b, b.trunc(own, _INT)), keys)
             return b.select(b.icmp_signed("<", away, _vector(_INTS, 0)), b.neg(away), away)
 
-        def by_distance(b: Any, number: Any) -> _Terms:
-            return [(row.load(b, number), b.sitofp(apart(number), _FLOATS))]
+        def by_distance(b: Any, index: Any) -> _Terms:
+            return [(row.load(b, index), b.sitofp(apart(index), _FLOATS))]
 
-        def put(column: Any, number: Any) -> None:
-            b.store(b.fptrunc(number, _FLOAT), _at(b, sums, b.add(b.mul(column, n), i)))
+        def put(column: Any, value: Any) -> None:
+            b.store(b.fptrunc(value, _FLOAT), _at(b, sums, b.add(b.mul(column, n), i)))
 
         put(_LONG(0), *_add_up(b, n_vectors, by_distance))
         with _loop(b, n_reaches) as k:
             reach = b.load(_at(b, reaches, k, _LONG), typ=_LONG)
-            first = b.sdiv(_larger_number(b, b.sub(own, reach), _LONG(0)), _LONG(LANES))
+            first_vector = b.sdiv(_larger_number(b, b.sub(own, reach), _LONG(0)), _LONG(LANES))
             end = b.add(b.sdiv(b.add(own, reach), _LONG(LANES)), _LONG(1))
             reaching = _everywhere(b, b.trunc(reach, _INT))
 
-            def near(b: Any, number: Any) -> _Terms:
-                inside = b.icmp_signed("<=", apart(number), reaching)
-                return [(b.select(inside, row.load(b, number), _vector(_FLOATS, 0)), None)]
+            def near(b: Any, index: Any) -> _Terms:
+                inside = b.icmp_signed("<=", apart(index), reaching)
+                return [(b.select(inside, row.load(b, index), _vector(_FLOATS, 0)), None)]
 
-            put(b.add(k, _LONG(1)), *_add_up(b, _smaller(b, end, n_vectors), near, first))
+            put(b.add(k, _LONG(1)), *_add_up(b, _smaller(b, end, n_vectors), near, first_vector))
         with _loop(b, n_kinds) as k:
-            kind = _at(b, kinds_of_text, b.mul(k, n_vectors), _FLOATS)
+            kind_address = _at(b, kinds_of_text, b.mul(k, n_vectors), _FLOATS)
 
-            def of_kind(b: Any, number: Any) -> _Terms:
-                return [(row.load(b, number), b.load(_at(b, kind, number, _FLOATS), typ=_FLOATS, align=4))]
+            def of_kind(b: Any, index: Any) -> _Terms:
+                return [(row.load(b, index), b.load(_at(b, kind_address, index, _FLOATS), typ=_FLOATS, align=4))]
 
             put(b.add(b.add(k, n_reaches), _LONG(1)), *_add_up(b, n_vectors, of_kind))
     b.ret_void()
@@ -192,16 +192,16 @@ class _Row:
         self._rest = remainder
         self._full = b.sdiv(size, _LONG(LANES))
 
-    def load(self, b: Any, number: Any) -> Any:
-        return b.load(self._vector(b, number), typ=_FLOATS, align=4)
+    def load(self, b: Any, index: Any) -> Any:
+        return b.load(self._vector(b, index), typ=_FLOATS, align=4)
 
-    def store(self, b: Any, vector: Any, number: Any) -> None:
-        b.store(vector, self._vector(b, number), align=4)
+    def store(self, b: Any, vector: Any, index: Any) -> None:
+        b.store(vector, self._vector(b, index), align=4)
 
     def take_rest(self, b: Any, behind: float) -> None:
         """Copy the numbers that do not fill a vector out of the row, and pad them with `behind`."""
-        for number in range(2):
-            b.store(_vector(_FLOATS, behind), _at(b, self._rest, _LONG(number), _FLOATS), align=4)
+        for index in range(2):
+            b.store(_vector(_FLOATS, behind), _at(b, self._rest, _LONG(index), _FLOATS), align=4)
         for inside, outside in self._rests(b):
             b.store(b.load(inside, typ=_FLOAT), outside)
 
@@ -210,10 +210,10 @@ class _Row:
         for inside, outside in self._rests(b):
             b.store(b.load(outside, typ=_FLOAT), inside)
 
-    def _vector(self, b: Any, number: Any) -> Any:
-        inside = _at(b, self._start, number, _FLOATS)
-        outside = _at(b, self._rest, b.sub(number, self._full), _FLOATS)
-        return b.select(b.icmp_signed("<", number, self._full), inside, outside)
+    def _vector(self, b: Any, index: Any) -> Any:
+        inside = _at(b, self._start, index, _FLOATS)
+        outside = _at(b, self._rest, b.sub(index, self._full), _FLOATS)
+        return b.select(b.icmp_signed("<", index, self._full), inside, outside)
 
     def _rests(self, b: Any) -> Iterator[tuple[Any, Any]]:
         begin = b.mul(self._full, _LONG(LANES))
@@ -227,7 +227,7 @@ def _chunk_maxima(b: Any, scores: _Row, n_chunks: Any, maxima: Any) -> Any:
     b.store(_vector(_FLOATS, _NOTHING), _at(b, maxima, last, _FLOATS), align=4)
     largest = _variable(b, _vector(_FLOATS, _NOTHING))
     with _loop(b, n_chunks) as chunk:
-        here = _larger(b, *(scores.load(b, number) for number in _vectors(b, chunk)))
+        here = _larger(b, *(scores.load(b, index) for index in _vectors(b, chunk)))
         b.store(_combine(b, _larger, here), _at(b, maxima, chunk))
         b.store(_larger(b, b.load(largest, typ=_FLOATS), here), largest)
     return _combine(b, _larger, b.load(largest, typ=_FLOATS))
@@ -237,10 +237,10 @@ def _powers(b: Any, scores: _Row, powers: _Row, n_chunks: Any, largest: Any) -> 
     """Write e^(s − largest) of every score; return Σ e^(s − largest), and Σ e^(s − largest)·(s − largest)."""
     smallest, subtracted = _vector(_FLOATS, _SMALLEST), _everywhere(b, largest)
 
-    def terms(b: Any, number: Any) -> _Terms:
-        below = _larger(b, b.fsub(scores.load(b, number), subtracted), smallest)
+    def terms(b: Any, index: Any) -> _Terms:
+        below = _larger(b, b.fsub(scores.load(b, index), subtracted), smallest)
         power = b.select(b.fcmp_ordered(">", below, smallest), _power(b, below), _vector(_FLOATS, 0))
-        powers.store(b, power, number)
+        powers.store(b, power, index)
         return [(power, None), (power, below)]
 
     return _add_up(b, b.mul(n_chunks, _LONG(2)), terms, n_sums=2)
@@ -253,8 +253,8 @@ def _add_up(b: Any, end: Any, terms: Callable[[Any, Any], _Terms], start: Any = 
     with _loop(b, _divide_up(b, b.sub(end, start), _BLOCK)) as block:
         of_block = [_variable(b, _vector(_FLOATS, 0)) for _ in range(n_sums)]
         begin = b.add(start, b.mul(block, _LONG(_BLOCK)))
-        with _loop(b, _smaller(b, b.add(begin, _LONG(_BLOCK)), end), begin) as number:
-            for so_far, (term, factor) in zip(of_block, terms(b, number), strict=True):
+        with _loop(b, _smaller(b, b.add(begin, _LONG(_BLOCK)), end), begin) as index:
+            for so_far, (term, factor) in zip(of_block, terms(b, index), strict=True):
                 before = b.load(so_far, typ=_FLOATS)
                 b.store(b.fadd(before, term) if factor is None else _multiply_add(b, term, factor, before), so_far)
         for total, so_far in zip(totals, of_block, strict=True):
@@ -287,13 +287,13 @@ def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, pla
     with _loop(b, count) as j:
         largest = _variable(b, _vector(_FLOATS, _NOTHING))
         numbers = _variable(b, _vector(_INTS, 0))
-        with _loop(b, _divide_up(b, n_chunks, LANES)) as number:
-            here = b.load(_at(b, maxima, number, _FLOATS), typ=_FLOATS, align=4)
+        with _loop(b, _divide_up(b, n_chunks, LANES)) as index:
+            here = b.load(_at(b, maxima, index, _FLOATS), typ=_FLOATS, align=4)
             so_far = b.load(largest, typ=_FLOATS)
             larger = b.fcmp_ordered(">", here, so_far)
             b.store(b.select(larger, here, so_far), largest)
             before = b.load(numbers, typ=_INTS)
-            now = _everywhere(b, b.trunc(number, _INT))
+            now = _everywhere(b, b.trunc(index, _INT))
             b.store(b.select(larger, now, before), numbers)
         best = b.load(largest, typ=_FLOATS)
         value = _combine(b, _larger, best)
@@ -306,34 +306,34 @@ def _strongest(b: Any, scores: _Row, n_chunks: Any, maxima: Any, count: Any, pla
                 chunk = _combine(b, _smaller, b.select(b.fcmp_ordered("==", best, values), at, nowhere))
                 again = b.fcmp_ordered("==", value, b.load(last, typ=_FLOAT))  # equal scores are found in their order
                 start = _everywhere(b, b.select(again, b.load(behind, typ=_INT), _INT(0)))
-                first = nowhere
+                lowest = nowhere
                 halves = []
-                for half, number in enumerate(_vectors(b, b.sext(chunk, _LONG))):
+                for half, index in enumerate(_vectors(b, b.sext(chunk, _LONG))):
                     begin = b.add(b.mul(chunk, _INT(CHUNK)), _INT(half * LANES))
-                    here = scores.load(b, number)
+                    here = scores.load(b, index)
                     at = b.add(_everywhere(b, begin), lanes)
                     equal = b.fcmp_ordered("==", here, values)
                     hit = b.and_(equal, b.icmp_signed(">=", at, start))
-                    first = _smaller(b, first, b.select(hit, at, nowhere))
+                    lowest = _smaller(b, lowest, b.select(hit, at, nowhere))
                     halves.append((here, at, equal))
-                place = _combine(b, _smaller, first)
+                found = _combine(b, _smaller, lowest)
                 left = _vector(_FLOATS, _NOTHING)
                 for here, at, equal in halves:
-                    later = b.and_(equal, b.icmp_signed(">", at, _everywhere(b, place)))
+                    later = b.and_(equal, b.icmp_signed(">", at, _everywhere(b, found)))
                     stays = b.or_(later, b.fcmp_ordered("<", here, values))
                     left = _larger(b, left, b.select(stays, here, _vector(_FLOATS, _NOTHING)))
                 b.store(_combine(b, _larger, left), _at(b, maxima, b.sext(chunk, _LONG)))
-                b.store(b.sext(place, _LONG), _at(b, places, j, _LONG))
+                b.store(b.sext(found, _LONG), _at(b, places, j, _LONG))
                 b.store(value, last)
-                b.store(b.add(place, _INT(1)), behind)
+                b.store(b.add(found, _INT(1)), behind)
 
 
 def _variable(b: Any, value: Any) -> Any:
     """Return the address of a variable that holds `value` from here on."""
     with b.goto_entry_block():
-        place = b.alloca(value.type)
-    b.store(value, place)
-    return place
+        address = b.alloca(value.type)
+    b.store(value, address)
+    return address
 
 
 @contextmanager
@@ -352,14 +352,14 @@ def _loop(b: Any, end: Any, start: Any = None) -> Iterator[Any]:
     b.position_at_end(behind)
 
 
-def _vector(kind: Any, value: float) -> Any:
-    return ir.Constant(kind, [value] * kind.count)
+def _vector(vector_type: Any, value: float) -> Any:
+    return ir.Constant(vector_type, [value] * vector_type.count)
 
 
-def _everywhere(b: Any, number: Any) -> Any:
+def _everywhere(b: Any, value: Any) -> Any:
     """Return a vector of the same number."""
-    kind = ir.VectorType(number.type, LANES)
-    first_lane = b.insert_element(ir.Constant(kind, ir.Undefined), number, _INT(0))
+    vector_type = ir.VectorType(value.type, LANES)
+    first_lane = b.insert_element(ir.Constant(vector_type, ir.Undefined), value, _INT(0))
     return b.shuffle_vector(first_lane, first_lane, _vector(_INTS, 0))
 
 
@@ -374,18 +374,18 @@ def _combine(b: Any, operator: Callable[[Any, Any, Any], Any], vector: Any) -> A
     return b.extract_element(vector, _INT(0))
 
 
-def _at(b: Any, start: Any, index: Any, kind: Any = _FLOAT) -> Any:
+def _at(b: Any, start: Any, index: Any, entry_type: Any = _FLOAT) -> Any:
     """Return the address of an entry of an array."""
-    return b.gep(start, [index], source_etype=kind)
+    return b.gep(start, [index], source_etype=entry_type)
 
 
 def _vectors(b: Any, chunk: Any) -> tuple[Any, Any]:
-    first = b.mul(chunk, _LONG(2))
-    return first, b.add(first, _LONG(1))
+    first_vector = b.mul(chunk, _LONG(2))
+    return first_vector, b.add(first_vector, _LONG(1))
 
 
-def _divide_up(b: Any, number: Any, by: int) -> Any:
-    return b.sdiv(b.add(number, _LONG(by - 1)), _LONG(by))
+def _divide_up(b: Any, value: Any, by: int) -> Any:
+    return b.sdiv(b.add(value, _LONG(by - 1)), _LONG(by))
 
 
 def _smaller(b: Any, x: Any, y: Any) -> Any:
@@ -412,13 +412,13 @@ def write() -> ir.Module:
     return module
 
 
-def _compile(written: ir.Module) -> llvm.ExecutionEngine:
+def _compile(ir_module: ir.Module) -> llvm.ExecutionEngine:
     """Make machine code for this processor; it lives as long as the returned object."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     machine = llvm.Target.from_default_triple().create_target_machine(*processor, jit=True)
-    module = llvm.parse_assembly(str(written))
+    module = llvm.parse_assembly(str(ir_module))
     simple = llvm.create_pipeline_tuning_options(speed_level=1)  # the loops are already of vectors
     simple.loop_unrolling = simple.loop_vectorization = simple.slp_vectorization = False
     passes = llvm.create_pass_builder(machine, simple)

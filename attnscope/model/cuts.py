@@ -48,8 +48,8 @@ class BatchCuts:
     """Cuts of one layer, for every place of a batch that has any."""
 
     def __init__(self, places: Mapping[int, LayerCut]) -> None:
-        self._heads = [(place, head_cut) for place, cut in places.items() for head_cut in cut.heads]
-        self._edges = [(place, edge_cut) for place, cut in places.items() for edge_cut in cut.edges]
+        self._heads = [(index, head_cut) for index, cut in places.items() for head_cut in cut.heads]
+        self._edges = [(index, edge_cut) for index, cut in places.items() for edge_cut in cut.edges]
 
     @property
     def edge_heads(self) -> set[int]:
@@ -75,7 +75,7 @@ class BatchCuts:
         (q0, k0), at = start, {head: n for n, head in enumerate(numbers)}
         # edges of one shape are written together, since every upload waits
         by_shape: dict[tuple[int, int, int, int], list[list[int]]] = {}
-        for place, edge in self._edges:
+        for index, edge in self._edges:
             if edge.renormalised is not renormalised:
                 continue
             places = [at[head] for head in edge.heads if head in at]
@@ -83,7 +83,7 @@ class BatchCuts:
             columns = [k - k0 for k in edge.keys if k0 <= k < k0 + tile.shape[3]]
             if places and rows and columns:
                 shape = 1, len(places), len(rows), len(columns)
-                by_shape.setdefault(shape, []).append([place, *places, *rows, *columns])
+                by_shape.setdefault(shape, []).append([index, *places, *rows, *columns])
         for shape, edges in by_shape.items():
             b, h, q, k = torch.tensor(edges, device=tile.device).split_with_sizes(shape, dim=1)
             tile[b[..., None, None], h[..., None, None], q[:, None, :, None], k[:, None, None]] = value
@@ -104,5 +104,5 @@ class BatchCuts:
 
 def cuts_of_layer(variants: Sequence[Variant], layer: int) -> BatchCuts | None:
     """Return the cuts of a layer, if each place of a batch is a variant; None for no cuts."""
-    places = {place: variant[layer] for place, variant in enumerate(variants) if layer in variant}
+    places = {index: variant[layer] for index, variant in enumerate(variants) if layer in variant}
     return BatchCuts(places) if places else None

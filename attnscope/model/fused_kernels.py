@@ -26,7 +26,7 @@ STATISTICS = (
 
 
 @triton.jit
-def _keep(new, place, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4):
+def _keep(new, index, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4):
     """Insert a value and its place into five sorted ones of each row; among equals the first comes first."""
     a0 = new > v0
     a1 = new > v1
@@ -34,15 +34,15 @@ def _keep(new, place, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4):
     a3 = new > v3
     a4 = new > v4
     v4 = tl.where(a3, v3, tl.where(a4, new, v4))
-    p4 = tl.where(a3, p3, tl.where(a4, place, p4))
+    p4 = tl.where(a3, p3, tl.where(a4, index, p4))
     v3 = tl.where(a2, v2, tl.where(a3, new, v3))
-    p3 = tl.where(a2, p2, tl.where(a3, place, p3))
+    p3 = tl.where(a2, p2, tl.where(a3, index, p3))
     v2 = tl.where(a1, v1, tl.where(a2, new, v2))
-    p2 = tl.where(a1, p1, tl.where(a2, place, p2))
+    p2 = tl.where(a1, p1, tl.where(a2, index, p2))
     v1 = tl.where(a0, v0, tl.where(a1, new, v1))
-    p1 = tl.where(a0, p0, tl.where(a1, place, p1))
+    p1 = tl.where(a0, p0, tl.where(a1, index, p1))
     v0 = tl.where(a0, new, v0)
-    p0 = tl.where(a0, place, p0)
+    p0 = tl.where(a0, index, p0)
     return v0, v1, v2, v3, v4, p0, p1, p2, p3, p4
 
 
@@ -118,7 +118,7 @@ def layer_kernel(
     total = zero
     spread = zero
     distance = zero
-    first = zero
+    first_weight = zero
     own = zero
     special = zero
     punctuation = zero
@@ -157,8 +157,8 @@ def layer_kernel(
         if BY_VALUE:
             ranked = s + LOG2E * tl.reshape(tl.load(NORMS + group + keys, mask=there, other=0.0), CHUNKED)
         peaks = _max(ranked)
-        place = tl.broadcast_to(k0 // SUB + chunk, [BM, BN // SUB])
-        v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(peaks, place, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4)
+        chunk_index = tl.broadcast_to(k0 // SUB + chunk, [BM, BN // SUB])
+        v0, v1, v2, v3, v4, p0, p1, p2, p3, p4 = _keep(peaks, chunk_index, v0, v1, v2, v3, v4, p0, p1, p2, p3, p4)
         higher = tl.maximum(m, tl.max(_max(s) if BY_VALUE else peaks, 1))
         base = tl.where(higher == float("-inf"), 0.0, higher)  # nothing visible so far
         factor = tl.exp2(m - base)
@@ -181,10 +181,10 @@ def layer_kernel(
         near64 = near64 * down
         near256 = near256 * down
         near1024 = near1024 * down
-        first = first * down
+        first_weight = first_weight * down
         own = own * down
         if k0 == 0:
-            first += _sum(tl.where(within + skipped == 0, p, 0.0))
+            first_weight += _sum(tl.where(within + skipped == 0, p, 0.0))
         if (k0 + BN + 1024 > start) & (k0 < start + BM + 1024):
             behind = ahead - within
             gap = tl.abs(behind)
@@ -200,7 +200,7 @@ def layer_kernel(
     total = tl.sum(total, 1)
     spread = tl.sum(spread, 1)
     distance = tl.sum(distance, 1)
-    first = tl.sum(first, 1)
+    first_weight = tl.sum(first_weight, 1)
     own = tl.sum(own, 1)
     special = tl.sum(special, 1)
     punctuation = tl.sum(punctuation, 1)
@@ -220,7 +220,7 @@ def layer_kernel(
         spread = (spread + tl.where(total > 0, (m - top) * total, 0.0)) * down
         total = total * down
         distance = distance * down
-        first = first * down
+        first_weight = first_weight * down
         own = own * down
         special = special * down
         punctuation = punctuation * down
@@ -243,7 +243,7 @@ def layer_kernel(
     bits = (log_denominator * total - spread) * share
     tl.store(STATS + (step + line) + rows, tl.maximum(bits, 0.0) + seen, mask=inside)
     tl.store(STATS + (2 * step + line) + rows, distance * share + seen, mask=inside)
-    tl.store(STATS + (3 * step + line) + rows, first * share + seen, mask=inside)
+    tl.store(STATS + (3 * step + line) + rows, first_weight * share + seen, mask=inside)
     tl.store(STATS + (4 * step + line) + rows, own * share + seen, mask=inside)
     tl.store(STATS + (5 * step + line) + rows, near16 * share + seen, mask=inside)
     tl.store(STATS + (6 * step + line) + rows, near64 * share + seen, mask=inside)
@@ -256,17 +256,17 @@ def layer_kernel(
     tl.store(STATS + (13 * step + line) + rows, tl.where(m == float("-inf"), float("nan"), m / LOG2E), mask=inside)
     for i in tl.static_range(CHUNKS):
         best = tl.max(v0, 1)[:, None]
-        place = tl.min(tl.where(v0 == best, p0, 2147483647), 1)  # the first of equals
-        tl.store(KEPT + line * SLOTS + (rows * SLOTS + i), place, mask=inside)
-        chosen = p0 == place[:, None]
-        v0 = tl.where(chosen, v1, v0)
-        v1 = tl.where(chosen, v2, v1)
-        v2 = tl.where(chosen, v3, v2)
-        p0 = tl.where(chosen, p1, p0)
-        p1 = tl.where(chosen, p2, p1)
-        p2 = tl.where(chosen, p3, p2)
-        v3 = tl.where(chosen, v4, v3)
-        p3 = tl.where(chosen, p4, p3)
+        chunk_index = tl.min(tl.where(v0 == best, p0, 2147483647), 1)  # the first of equals
+        tl.store(KEPT + line * SLOTS + (rows * SLOTS + i), chunk_index, mask=inside)
+        is_best = p0 == chunk_index[:, None]
+        v0 = tl.where(is_best, v1, v0)
+        v1 = tl.where(is_best, v2, v1)
+        v2 = tl.where(is_best, v3, v2)
+        p0 = tl.where(is_best, p1, p0)
+        p1 = tl.where(is_best, p2, p1)
+        p2 = tl.where(is_best, p3, p2)
+        v3 = tl.where(is_best, v4, v3)
+        p3 = tl.where(is_best, p4, p3)
 
 
 @triton.jit(do_not_specialize=["n", "heads", "window", "prefix"])
@@ -312,9 +312,9 @@ def ranking_kernel(
     for i in tl.static_range(CHUNKS):
         best = tl.max(ranked, 1)
         key = tl.min(tl.where((ranked == best[:, None]) & there, keys, beyond), 1)  # the first of equals
-        chosen = keys == key[:, None]
-        weight = tl.exp(tl.max(tl.where(chosen & there, s, float("-inf")), 1) - log_sum)
+        is_chosen = keys == key[:, None]
+        weight = tl.exp(tl.max(tl.where(is_chosen & there, s, float("-inf")), 1) - log_sum)
         exists = best > float("-inf")
         tl.store(KEYS + at * SLOTS + i, tl.where(exists, key, -1), mask=inside)
         tl.store(WEIGHTS + at * SLOTS + i, tl.where(exists, weight, float("nan")), mask=inside)
-        ranked = tl.where(chosen, float("-inf"), ranked)
+        ranked = tl.where(is_chosen, float("-inf"), ranked)

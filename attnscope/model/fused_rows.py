@@ -135,21 +135,23 @@ class FusedRows:
 
 def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> FusedRows | None:
     """Compute a layer of self-attention by the fused kernel; None if operators have to."""
-    kept = [recorder for recorder in recorders if recorder.heads]
+    active = [recorder for recorder in recorders if recorder.heads]
     rule = _rule(inputs)
-    if rule is None or not kept or not _is_worth_it(inputs, kept):
+    if rule is None or not active or not _is_worth_it(inputs, active):
         return None
     if inputs.gate is not None or inputs.unselective is not None:
         return None
-    tops = [recorder for recorder in kept if isinstance(recorder, TopRecorder)]
-    rows = [recorder for recorder in kept if isinstance(recorder, RowRecorder | HeadRecorder)]
+    tops = [recorder for recorder in active if isinstance(recorder, TopRecorder)]
+    rows = [recorder for recorder in active if isinstance(recorder, RowRecorder | HeadRecorder)]
     orders = {top.by for top in tops}
-    known = len(tops) + len(rows) == len(kept) and len(orders) < 2 and orders <= {"weight", "value"}
+    is_supported = len(tops) + len(rows) == len(active) and len(orders) < 2 and orders <= {"weight", "value"}
     # the largest weight of a row is that of its first contributor
-    known = known and (orders <= {"weight"} or not any(isinstance(recorder, HeadRecorder) for recorder in kept))
-    known = known and all(top.ranks_all and top.count <= MOST_KEYS for top in tops)
-    known = known and all(row.sources.self_attention for row in rows)
-    if not known or len({id(row.sources) for row in rows}) > 1:
+    is_supported = is_supported and (
+        orders <= {"weight"} or not any(isinstance(recorder, HeadRecorder) for recorder in active)
+    )
+    is_supported = is_supported and all(top.ranks_all and top.count <= MOST_KEYS for top in tops)
+    is_supported = is_supported and all(row.sources.self_attention for row in rows)
+    if not is_supported or len({id(row.sources) for row in rows}) > 1:
         return None
     try:
         computed = _run(inputs, rule, rows[0] if rows else None, by_value=orders == {"value"})
@@ -231,8 +233,8 @@ def _run(
     content = torch.ones(batch, n, dtype=torch.bool, device=device) if rows is None else rows.sources.content()
     kinds = torch.zeros(batch, 3, n, device=device)
     if rows is not None:
-        known = rows.sources.kinds
-        kinds = torch.stack([known["special"], known["punctuation"], content], 1).float()
+        kind_masks = rows.sources.kinds
+        kinds = torch.stack([kind_masks["special"], kind_masks["punctuation"], content], 1).float()
     capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
     sizes = block_sizes(capability, inputs.q.dtype) | BLOCKS
     kinds = pad(kinds, (0, -n % sizes["BN"]))
@@ -242,7 +244,7 @@ def _run(
     output = torch.empty_like(q)
     slots = int(fused_kernels.SLOTS)
     numbers = torch.empty(len(fused_kernels.STATISTICS), batch, heads, n, device=device)
-    kept, keys = (torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2))
+    candidates, keys = (torch.empty(batch, heads, n, slots, dtype=torch.int32, device=device) for _ in range(2))
     weights = torch.empty(batch, heads, n, slots, device=device)
     flags = {"CAUSAL": rule.causal, "WINDOWED": rule.window > 0, "CAPPED": spec.softcap is not None}
     shared: dict[str, Any] = {"SHARE": heads // k.shape[1], "E": wide, "BY_VALUE": by_value, **flags}
@@ -252,11 +254,22 @@ def _run(
     # Triton launches on the current device, whose memory the tensors may not be in
     with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
         fused_kernels.layer_kernel[(cdiv(n, sizes["BM"]), heads, batch)](
-            q, k, v, kinds, norms, lengths, sinks, output, numbers, kept, *scalars, **shared, **walk,
+            q, k, v, kinds, norms, lengths, sinks, output, numbers, candidates, *scalars, **shared, **walk,
             HAS_SINKS=spec.sinks is not None,
         )  # fmt: skip
         fused_kernels.ranking_kernel[(cdiv(n, sizes["ROWS"]), heads, batch)](
-            q, k, norms, lengths, numbers, kept, keys, weights, *scalars, **shared, SUB=sizes["SUB"], ROWS=sizes["ROWS"]
+            q,
+            k,
+            norms,
+            lengths,
+            numbers,
+            candidates,
+            keys,
+            weights,
+            *scalars,
+            **shared,
+            SUB=sizes["SUB"],
+            ROWS=sizes["ROWS"],
         )
-    named = dict(zip(fused_kernels.STATISTICS, numbers, strict=True))
-    return FusedRows(output[..., :width], keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], named, content)
+    statistics = dict(zip(fused_kernels.STATISTICS, numbers, strict=True))
+    return FusedRows(output[..., :width], keys[..., :MOST_KEYS].long(), weights[..., :MOST_KEYS], statistics, content)

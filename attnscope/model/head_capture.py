@@ -177,12 +177,12 @@ class HeadCapture(RowCapture):
     def _rows_of(self, name: str, of_input: str | None = None) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
         """Take the query's row of a module's output, and of its input, if the module sees all rows at once."""
 
-        def listen(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+        def listen(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             if output is None or output.shape[1] != self.length:
                 return
             self._store(name, output[0, self.query])
             if of_input is not None:
-                self._store(of_input, given[0][0, self.query])
+                self._store(of_input, inputs[0][0, self.query])
 
         return listen
 
@@ -202,11 +202,11 @@ class HeadCapture(RowCapture):
     ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         """Take one head of a projection's output, and the projection's input."""
 
-        def listen(module: nn.Module, given: tuple[Tensor, ...], projected: Tensor) -> None:
+        def listen(module: nn.Module, inputs: tuple[Tensor, ...], projected: Tensor) -> None:
             if name == "q":
-                self._store("x", given[0][0, rows])
+                self._store("x", inputs[0][0, rows])
             else:
-                self.sources = given[0][0]
+                self.sources = inputs[0][0]
             self._store(name, pick(projected)[0].reshape(-1, heads, self._config.d_head)[rows, head])
 
         return listen
@@ -216,9 +216,9 @@ class HeadCapture(RowCapture):
     ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         """Take one head of the output of a norm over queries or keys."""
 
-        def listen(module: nn.Module, given: tuple[Tensor, ...], normed: Tensor) -> None:
+        def listen(module: nn.Module, inputs: tuple[Tensor, ...], normed: Tensor) -> None:
             # (1, T, H·E) or (1, T, H, E); a model that norms (1, H, T, E) has transposed what was projected
-            if normed.ndim == 4 and not given[0].is_contiguous():
+            if normed.ndim == 4 and not inputs[0].is_contiguous():
                 normed = normed.transpose(1, 2)
             self._store(f"{name}_norm", normed.reshape(-1, heads, self._config.d_head)[rows, head])
 
@@ -264,8 +264,8 @@ def norm_parameters(stack: Stack, layer: int | None, name: str = "norm_attention
     """Return weight and bias, (D,) each, of a layer's norm, or of the embedding's norm (None)."""
     module = stack.embed.norm if layer is None else stack.blocks[layer].get_submodule(name)
     with stack.weights.holding(layer):
-        named = {name: _to_float64(parameter) for name, parameter in module.named_parameters()}
-    return named["weight"], named.get("bias")
+        parameters = {name: _to_float64(parameter) for name, parameter in module.named_parameters()}
+    return parameters["weight"], parameters.get("bias")
 
 
 def _to_float64(tensor: Tensor) -> Numbers:

@@ -116,12 +116,12 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
         tokens = x.flatten(0, -2)  # (N, D)
-        best, chosen = self.router(tokens).topk(self.per_token, dim=-1)  # (N, k) each
+        best, expert_ids = self.router(tokens).topk(self.per_token, dim=-1)  # (N, k) each
         shares = best.float().softmax(-1).to(x.dtype)
         output = torch.zeros_like(tokens)
-        for number in chosen.unique().tolist():
-            at, rank = (chosen == number).nonzero(as_tuple=True)  # whose it is, and which of their choices
-            output.index_add_(0, at, self.experts[number](tokens[at]) * shares[at, rank, None])
+        for expert_id in expert_ids.unique().tolist():
+            at, rank = (expert_ids == expert_id).nonzero(as_tuple=True)  # whose it is, and which of their choices
+            output.index_add_(0, at, self.experts[expert_id](tokens[at]) * shares[at, rank, None])
         return output.view_as(x)
 
 
@@ -301,9 +301,9 @@ def map_rows(work: Callable[[slice], Tensor], batch: int, n: int) -> Tensor:
     step = max(1, _ROWS // batch)
     if n <= step:
         return work(slice(0, n))
-    first = work(slice(0, step))  # (B, step, D)
-    output = first.new_empty(batch, n, first.shape[-1])
-    output[:, :step] = first
+    first_part = work(slice(0, step))  # (B, step, D)
+    output = first_part.new_empty(batch, n, first_part.shape[-1])
+    output[:, :step] = first_part
     for start in range(step, n, step):
         output[:, start : start + step] = work(slice(start, start + step))
     return output

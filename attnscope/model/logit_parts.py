@@ -81,13 +81,13 @@ class StreamCapture:
             handles.append(block.get_submodule("norm_attention_out").register_forward_hook(self._attend))
         return listening(handles)
 
-    def _enter(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        self._entering.append(self._rows(given[0]))
+    def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self._entering.append(self._rows(inputs[0]))
 
-    def _attend(self, module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-        self._attended.append((self._rows(output), frozen_norm(module, self._rows(given[0]))))
+    def _attend(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self._attended.append((self._rows(output), frozen_norm(module, self._rows(inputs[0]))))
 
-    def _leave(self, module: Any, given: Any, output: Tensor) -> None:
+    def _leave(self, module: Any, inputs: Any, output: Tensor) -> None:
         self.last = self._rows(output)
         attended, pull_back = self._attended[-1]
         changed = to_float64(self.last) - to_float64(self._entering[-1]) - to_float64(attended)
@@ -117,9 +117,9 @@ class HeadLogits(Recorder):
             if inputs.out_weight is not None:
                 laid = to_float64(inputs.out_weight).mT @ laid  # (H·Ev,)
             values = to_float64(inputs.v[text, inputs.group(heads), tile.k0 : tile.k1])  # (h, k, Ev)
-            given = (values @ laid.view(-1, width)[tile.index][..., None])[..., 0]  # (h, k)
+            contribution = (values @ laid.view(-1, width)[tile.index][..., None])[..., 0]  # (h, k)
             weights = to_float64(tile.weights[text, :, position - tile.q0])
-            self.added[text, tile.index, tile.k0 : tile.k1] = weights * given
+            self.added[text, tile.index, tile.k0 : tile.k1] = weights * contribution
 
 
 @dataclass

@@ -98,13 +98,13 @@ class DocumentsMask(Mask):
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Cover the documents of the first and the last query, in any text."""
-        first, last = (min(at, len(self._bounds) - 1) for at in (q0, q1 - 1))
-        return min(n_keys, self._bounds[first][0]), min(n_keys, self._bounds[last][3])
+        first_index, last_index = (min(at, len(self._bounds) - 1) for at in (q0, q1 - 1))
+        return min(n_keys, self._bounds[first_index][0]), min(n_keys, self._bounds[last_index][3])
 
     def all_visible_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Cover the keys that the documents of the first and the last query share, in every text."""
-        first, last = (min(at, len(self._bounds) - 1) for at in (q0, q1 - 1))
-        return self._bounds[last][1], min(n_keys, self._bounds[first][2])
+        first_index, last_index = (min(at, len(self._bounds) - 1) for at in (q0, q1 - 1))
+        return self._bounds[last_index][1], min(n_keys, self._bounds[first_index][2])
 
     @cached_property
     def _bounds(self) -> list[list[int]]:
@@ -130,12 +130,12 @@ class MatrixMask(Mask):
         return self.matrix[..., heads[:, None, None], q, k]
 
 
-def _over_cells(function: Callable[..., Any], *given: Any, scores: bool = False) -> Any:
+def _over_cells(function: Callable[..., Any], *arguments: Any, scores: bool = False) -> Any:
     """Call a function of scalars, as FlexAttention's are, for every text, head, query and key: (B, h, Q, K)."""
     for axis in (3, 2, 1, 0):
         moved = tuple(0 if at == axis else None for at in range(4))
         function = torch.vmap(function, in_dims=(0, *moved) if scores else moved)
-    return function(*given)
+    return function(*arguments)
 
 
 def _call(what: str, function: Callable[[], Any]) -> Tensor:
@@ -194,21 +194,23 @@ class FunctionMask(Mask):
 
     def _runs(self, q0: int, q1: int, n_keys: int) -> range | None:
         """Return the numbers of the runs around some rows; None for a short text, which is one tile anyway."""
-        known = n_keys >= _SHORT and q1 <= self.n_queries
-        return range(q0 // _RUN, -(-q1 // _RUN)) if known else None
+        has_runs = n_keys >= _SHORT and q1 <= self.n_queries
+        return range(q0 // _RUN, -(-q1 // _RUN)) if has_runs else None
 
-    def _run(self, number: int, n_keys: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _run(self, run_index: int, n_keys: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return the range of keys that some row of a run sees, and the longest range that all of its rows see.
 
         The function is evaluated a block of keys at a time, unless that was done before.
         """
-        if (number, n_keys) not in self._evaluated:
-            rows = torch.arange(number * _RUN, min(self.n_queries, (number + 1) * _RUN), device=self.device)[:, None]
+        if (run_index, n_keys) not in self._evaluated:
+            rows = torch.arange(run_index * _RUN, min(self.n_queries, (run_index + 1) * _RUN), device=self.device)[
+                :, None
+            ]
             step = max(_RUN, _CELLS // (self.n_texts * self.n_heads * max(1, len(rows))))
             visible = []
             everywhere = []
-            for first in range(0, n_keys, step):
-                keys = torch.arange(first, min(n_keys, first + step), device=self.device)[None]
+            for start in range(0, n_keys, step):
+                keys = torch.arange(start, min(n_keys, start + step), device=self.device)[None]
                 cells = self.allowed(rows, keys).expand(self.n_texts, self.n_heads, len(rows), keys.shape[1])
                 cells = cells.flatten(0, 2)
                 visible.append(cells.any(0))
@@ -216,8 +218,8 @@ class FunctionMask(Mask):
             cells = torch.stack((torch.cat(visible), torch.cat(everywhere))).cpu()  # one wait for a GPU
             places = cells[0].nonzero()[:, 0]
             seen = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
-            self._evaluated[number, n_keys] = seen, _longest_run(~cells[1])
-        return self._evaluated[number, n_keys]
+            self._evaluated[run_index, n_keys] = seen, _longest_run(~cells[1])
+        return self._evaluated[run_index, n_keys]
 
     @cached_property
     def _evaluated(self) -> dict[tuple[int, int], tuple[tuple[int, int], tuple[int, int]]]:
@@ -397,10 +399,10 @@ def build_mask(
 def documents_mask(documents: Sequence[Sequence[int]], longest: int, device: torch.device) -> Mask:
     """Return the mask of packed documents; padding up to the `longest` text is a document of its own."""
     starts, ends = (torch.zeros(len(documents), longest, dtype=torch.int64) for _ in range(2))
-    for number, lengths in enumerate(documents):
+    for index, lengths in enumerate(documents):
         sizes = torch.tensor([*lengths, max(0, longest - sum(lengths))])
         after = sizes.cumsum(0)
-        starts[number], ends[number] = ((edge.repeat_interleave(sizes)) for edge in (after - sizes, after))
+        starts[index], ends[index] = ((edge.repeat_interleave(sizes)) for edge in (after - sizes, after))
     return DocumentsMask(starts.to(device), ends.to(device))
 
 
@@ -412,8 +414,8 @@ def mask_from_matrix(matrix: "np.ndarray[Any, np.dtype[np.bool_]]", device: torc
 def hidden_keys_mask(hidden: Sequence[Sequence[int]], longest: int, device: torch.device) -> Mask:
     """Return the mask that hides some keys of every text from all queries."""
     places = torch.zeros(len(hidden), longest, dtype=torch.bool)
-    for number, keys in enumerate(hidden):
-        places[number, list(keys)] = True
+    for index, keys in enumerate(hidden):
+        places[index, list(keys)] = True
     return HiddenKeysMask(places.to(device))
 
 

@@ -43,8 +43,8 @@ def _onednn_linear(
     if not (weight.is_contiguous() or weight.mT.is_contiguous()):
         # Rows that are not contiguous take up to 1,000 times as long.
         weight = weight.contiguous()
-    name, kind = after or ("none", "")
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], kind)
+    name, variant = after or ("none", "")
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], variant)
     return product
 
 

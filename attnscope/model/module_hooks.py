@@ -18,8 +18,8 @@ def in_this_thread(function: Callable[..., Any], elsewhere: Callable[..., Any] |
     owner = get_ident()
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        chosen = function if get_ident() == owner else elsewhere
-        return None if chosen is None else chosen(*args, **kwargs)
+        callee = function if get_ident() == owner else elsewhere
+        return None if callee is None else callee(*args, **kwargs)
 
     return call
 

@@ -199,8 +199,8 @@ def at_positions(table: Tensor, positions: Tensor) -> Tensor:
 def same_rotation(config: ModelConfig, n: int, longer: int) -> bool:
     """Tell whether the first tokens of a text of n tokens are rotated as they are in a longer one."""
     ropes = {config.rope_of(layer) for layer in range(config.n_layers)}
-    kept = (rope.scaling for rope in ropes if rope is not None)
-    limits = [rope.original_max_positions for rope in kept if rope is not None and rope.kind == "longrope"]
+    scalings = (rope.scaling for rope in ropes if rope is not None)
+    limits = [rope.original_max_positions for rope in scalings if rope is not None and rope.kind == "longrope"]
     return all(limit is None or (n > limit) == (longer > limit) for limit in limits)
 
 
@@ -220,14 +220,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.shape[-1] // 2
     cos = cos[..., : x.shape[2], :]
     sin = sin[..., : x.shape[2], :]
-    first = x[..., :half]
-    second = x[..., half:width]
+    first_half = x[..., :half]
+    second_half = x[..., half:width]
     if width == x.shape[-1]:
         rotated = x * cos
     else:
         rotated = x.clone()
         rotated[..., :width] *= cos
     # In place: allocating memory for long texts is slow.
-    rotated[..., :half].addcmul_(second, sin[..., :half], value=-1)
-    rotated[..., half:width].addcmul_(first, sin[..., half:])
+    rotated[..., :half].addcmul_(second_half, sin[..., :half], value=-1)
+    rotated[..., half:width].addcmul_(first_half, sin[..., half:])
     return rotated

@@ -50,10 +50,10 @@ class ForwardProgress:
         """Report the number of layers done."""
         self._report(f"layer {min(done + 1, total)} of {total}", sum(self._works[:done]))
 
-    def tile(self, layer: int, number: int, share: float) -> None:
+    def tile(self, layer: int, tile_number: int, share: float) -> None:
         """Report that a tile of a layer is done: its number from 1, and the share of the layer's attention up to it."""
         done = sum(self._works[:layer]) + share * self._works[layer]
-        self._report(f"layer {layer + 1} of {self._last + 1} · tile {number}", done)
+        self._report(f"layer {layer + 1} of {self._last + 1} · tile {tile_number}", done)
 
     def _report(self, where: str, done: float) -> None:
         self._on_progress(f"{self._what} · {where}", round(_PARTS * min(1.0, done / self._total)), _PARTS)

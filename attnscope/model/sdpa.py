@@ -61,13 +61,13 @@ def fused_attention(
 def _group_slices(inputs: AttentionInputs, heads: Sequence[int]) -> Iterator[slice]:
     """Find adjacent heads that a kernel can take without a copy: heads of one group, or whole groups."""
     of_a_group = inputs.q.shape[1] // inputs.k.shape[1]
-    for first, end in contiguous_runs(heads, len(heads)):
-        while first < end:
-            left = of_a_group - first % of_a_group  # of the group that the first one is in
-            in_whole_groups = (end - first) // of_a_group * of_a_group if left == of_a_group else 0
-            stop = first + (in_whole_groups or min(left, end - first))
-            yield slice(first, stop)
-            first = stop
+    for start, end in contiguous_runs(heads, len(heads)):
+        while start < end:
+            left = of_a_group - start % of_a_group  # of the group that the first one is in
+            in_whole_groups = (end - start) // of_a_group * of_a_group if left == of_a_group else 0
+            stop = start + (in_whole_groups or min(left, end - start))
+            yield slice(start, stop)
+            start = stop
 
 
 def _sdpa(
@@ -82,8 +82,8 @@ def _sdpa(
     """Call the kernel once; heads are all, whole groups, or some of one group."""
     q = inputs.q[:, heads, slice(*rows)]
     of_a_group = inputs.q.shape[1] // inputs.k.shape[1]
-    first, end, _ = heads.indices(inputs.q.shape[1])
-    groups = slice(first // of_a_group, -(-end // of_a_group))
+    start, end, _ = heads.indices(inputs.q.shape[1])
+    groups = slice(start // of_a_group, -(-end // of_a_group))
     k = inputs.k[:, groups, slice(*keys)]
     v = inputs.v[:, groups, slice(*keys)]
     shared = q.shape[1] // k.shape[1]

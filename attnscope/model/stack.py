@@ -194,16 +194,18 @@ class Stack(nn.Module):
             rows: Positions whose final states are wanted, ascending; None for all.
         """
         starts = [min(variant) for variant in hooks.variants]
-        first = starts[0]
+        first_layer = starts[0]
         count = len(self.blocks)
         done = 0
         total = sum(count - start for start in starts)
-        with self.weights.in_order(count, first) as blocks:
+        with self.weights.in_order(count, first_layer) as blocks:
             source = None if context is None else self.embed(*context)  # (1, K, D)
             longest = max(inputs[0].shape[1], 0 if context is None else context[0].shape[1])
             settings = self._settings(masks, Mask(), longest, source, hooks, positions)
-            x = inputs[first][:0]  # (V, T, D), V grows
-            for layer, (block, setting) in enumerate(zip(blocks, islice(settings, first, None), strict=False), first):
+            x = inputs[first_layer][:0]  # (V, T, D), V grows
+            for layer, (block, setting) in enumerate(
+                zip(blocks, islice(settings, first_layer, None), strict=False), first_layer
+            ):
                 x = torch.cat((x, inputs[layer].expand(starts.count(layer), -1, -1)))
                 if source is not None:
                     setting = replace(setting, context=source.expand(len(x), -1, -1))

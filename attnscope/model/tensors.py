@@ -97,8 +97,8 @@ def _read(
     start = info.start
     for stored in _in_stored_order(tensor, info, transposed) if tensor.numel() else []:
         rows = max(1, _CHUNK // (stored[0].numel() * _stored_dtype(info).itemsize))
-        for first in range(0, len(stored), rows):
-            part = stored[first : first + rows]
+        for begin in range(0, len(stored), rows):
+            part = stored[begin : begin + rows]
             raw = part if as_is else torch.empty(part.shape, dtype=_stored_dtype(info))
             start = _fill_decoded(raw, file, info, start)
             if check and raw.is_floating_point() and not _finite(raw):
@@ -126,9 +126,9 @@ def _read_mxfp4(
     start = info.start
     rows = max(1, _CHUNK // (4 * width))
     for expert, matrix in enumerate(tensor if transposed else tensor.mT):
-        for first in range(0, out, rows):
-            part = matrix[first : first + rows]
-            at = expert * out + first
+        for begin in range(0, out, rows):
+            part = matrix[begin : begin + rows]
+            at = expert * out + begin
             stored = torch.empty(len(part), width // 32, 16, dtype=torch.uint8)
             _fill(stored, file, info, start)
             start += stored.nbytes
@@ -147,11 +147,11 @@ def _add_low_rank(tensor: torch.Tensor, added: LowRank, stamps: Mapping[Path, Fi
         a, b = (_read(file, info, torch.float32) for info in (added.a, added.b))
         norms = None if added.magnitude is None else _read(file, added.magnitude, torch.float32)
     rows = max(1, _CHUNK // (4 * max(1, tensor.shape[1])))
-    for first in range(0, len(tensor), rows):
-        part = tensor[first : first + rows]
-        merged = part.float() + (b[first : first + rows] @ a) * added.scale
+    for start in range(0, len(tensor), rows):
+        part = tensor[start : start + rows]
+        merged = part.float() + (b[start : start + rows] @ a) * added.scale
         if norms is not None:
-            merged *= (norms[first : first + rows] / torch.linalg.vector_norm(merged, dim=1))[:, None]
+            merged *= (norms[start : start + rows] / torch.linalg.vector_norm(merged, dim=1))[:, None]
         part.copy_(merged)
 
 
@@ -210,9 +210,9 @@ def _not_finite(file: BinaryIO, info: TensorInfo) -> ModelError:
     wrong = ~torch.isfinite(values)
     if not wrong.any():  # any more
         return _changed(info.file)
-    first = wrong.nonzero()[0].tolist()
+    position = wrong.nonzero()[0].tolist()
     count = f"{int(wrong.sum()):,} of {wrong.numel():,}"
-    message = f"contains {float(values[tuple(first)])} at {first}; {count} are not finite"
+    message = f"contains {float(values[tuple(position)])} at {position}; {count} are not finite"
     return ModelError(message, where=f"{info.file}: {info.name}", hint="the checkpoint is damaged: download it again")
 
 

@@ -26,9 +26,9 @@ class Workspace:
         self._buffers: dict[str, Tensor] = {}
         self._others: dict[int, Workspace] = {}
 
-    def of_thread(self, number: int) -> "Workspace":
+    def of_thread(self, index: int) -> "Workspace":
         """Return the workspace of a thread that computes tiles; the first thread uses this one."""
-        return self if number == 0 else self._others.setdefault(number, Workspace())
+        return self if index == 0 else self._others.setdefault(index, Workspace())
 
     def buffer(self, name: str, shape: Sequence[int], device: torch.device) -> Tensor:
         """Return an uninitialized float32 tensor, valid until a buffer of the same name is requested again."""
@@ -74,9 +74,9 @@ def as_slice(places: Sequence[int]) -> list[int] | slice:
     """Return neighbouring places as a slice, which costs less to write through."""
     if isinstance(places, range):
         return slice(places.start, places.stop)
-    first = places[0]
+    start = places[0]
     count = len(places)
-    return slice(first, first + count) if places == list(range(first, first + count)) else list(places)
+    return slice(start, start + count) if places == list(range(start, start + count)) else list(places)
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _as_range(places: Sequence[int]) -> Sequence[int]:
 
 def _moved(places: Sequence[int], by: int) -> Sequence[int]:
     places = _as_range(places)
-    return range(places.start + by, places.stop + by) if isinstance(places, range) else [place + by for place in places]
+    return range(places.start + by, places.stop + by) if isinstance(places, range) else [index + by for index in places]
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,11 @@ class TileShape:
         block_rows = min(n_queries, max(_MOST_ROWS, taller))
         width = max(1, *(_width(mask, q0, block_rows, n_keys) for q0 in (n_queries // 2, n_queries - block_rows)))
         fewest = 1 if limit else min(_FEWEST_ROWS, block_rows)
-        most = n_queries if _width(mask, 0, 1, n_keys) == n_keys else block_rows
+        max_rows = n_queries if _width(mask, 0, 1, n_keys) == n_keys else block_rows
         rows = elements // width
         if not limit and rows < _ENOUGH_ROWS:
             rows = min(_ENOUGH_ROWS, 2 * elements // width)
-        rows = max(fewest, min(most, rows))
+        rows = max(fewest, min(max_rows, rows))
         # equal blocks: a last block of one row would be summed differently
         rows = -(-n_queries // -(-n_queries // rows))
         return cls(rows, elements, n_heads)
@@ -91,11 +91,11 @@ def tile_blocks(
             continue
         rows = sorted({row for reader in readers for row in _within(reader.rows, q0, q1)})
         done = q0
-        for first, end in [*contiguous_runs(rows, max(1, shape.elements // width)), (q1, q1)]:
-            if done < first:
-                yield _block(mask, done, first, n_keys)
-            if first < end:
-                yield _block(mask, first, end, n_keys, readers)
+        for start, end in [*contiguous_runs(rows, max(1, shape.elements // width)), (q1, q1)]:
+            if done < start:
+                yield _block(mask, done, start, n_keys)
+            if start < end:
+                yield _block(mask, start, end, n_keys, readers)
             done = end
 
 
@@ -115,11 +115,11 @@ def _within(rows: Sequence[int], q0: int, q1: int) -> Sequence[int]:
     return rows[bisect_left(rows, q0) : bisect_left(rows, q1)]
 
 
-def contiguous_runs(rows: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of adjacent rows as (start, end), at most `most` rows each."""
+def contiguous_runs(rows: Sequence[int], max_rows: int) -> Iterator[tuple[int, int]]:
+    """Yield runs of adjacent rows as (start, end), at most `max_rows` rows each."""
     i = 0
     while i < len(rows):
-        j = min(i + most, len(rows)) - 1
+        j = min(i + max_rows, len(rows)) - 1
         while rows[j] - rows[i] > j - i:
             j -= 1
         yield rows[i], rows[j] + 1

@@ -128,23 +128,25 @@ class Trace:
 
 def average_rows(layers: Sequence[RowRecorder], mean_rows: MeanRowRecorder | None, make_array: MakeArray) -> None:
     """Put the statistics of mean rows into a block: averages over heads and layers, if these are those of the mean."""
-    first = layers[0].fully_masked  # (B, heads, rows)
-    batch, _, n_rows = first.shape
-    rows = make_array("rows", (batch, 1, len(STATISTICS), n_rows), first.device, torch.nan)
+    first_masked = layers[0].fully_masked  # (B, heads, rows)
+    batch, _, n_rows = first_masked.shape
+    rows = make_array("rows", (batch, 1, len(STATISTICS), n_rows), first_masked.device, torch.nan)
     for index, name in enumerate(STATISTICS):
         if LINEAR[name]:
             rows[:, 0, index] = torch.stack([layer.recorded[name].mean(1) for layer in layers]).mean(0)
         elif mean_rows is not None:
-            places = torch.searchsorted(torch.tensor(layers[0].rows), torch.tensor(mean_rows.rows)).to(first.device)
+            places = torch.searchsorted(torch.tensor(layers[0].rows), torch.tensor(mean_rows.rows)).to(
+                first_masked.device
+            )
             rows[:, 0, index, places] = mean_rows.recorded[name][:, 0]
-    make_array("fully_masked", (batch, 1, n_rows), first.device, dtype=torch.bool)[:, 0] = torch.stack(
+    make_array("fully_masked", (batch, 1, n_rows), first_masked.device, dtype=torch.bool)[:, 0] = torch.stack(
         [layer.fully_masked.any(1) for layer in layers]
     ).any(0)
     for name, statistic in LAYER_STATISTICS.items():
         if any(name in layer.of_layers for layer in layers):
-            absent = torch.full((batch, 1, n_rows), statistic.absent, device=first.device)
+            absent = torch.full((batch, 1, n_rows), statistic.absent, device=first_masked.device)
             of_heads = torch.stack([layer.of_layers.get(name, absent).mean(1) for layer in layers]).mean(0)
-            make_array(f"rows.{name}", (batch, 1, n_rows), first.device, statistic.absent)[:, 0] = of_heads
+            make_array(f"rows.{name}", (batch, 1, n_rows), first_masked.device, statistic.absent)[:, 0] = of_heads
 
 
 def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_tokens: RecordedTokens) -> Trace:
@@ -155,14 +157,14 @@ def make_trace(units: Sequence[HeadSelection], record_spec: RecordSpec, record_t
     grouped = sorted(range(len(units)), key=lambda index: layers.index(units[index].layers))
     order = sorted(range(len(units)), key=grouped.__getitem__)
     trace = Trace(record_spec, record_tokens, list(units), Block(len(units)), PackedMatrices(len(units), sizes), order)
-    first = 0
+    start = 0
     for _, together in groupby((units[index] for index in grouped), key=lambda unit: unit.layers):
         of_layer = list(together)
         groups = [[unit] for unit in of_layer] if of_layer[0].mean else [of_layer]
         for group in groups:
             make = _mean if group[0].mean else _single
-            make(group, trace, slice(first, first + len(group)))
-            first += len(group)
+            make(group, trace, slice(start, start + len(group)))
+            start += len(group)
     return trace
 
 

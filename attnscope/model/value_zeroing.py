@@ -37,11 +37,11 @@ def output_changes(
     n = x.shape[1]
     unchanged = to_float64(y[0])
     changes = torch.zeros(n, n, dtype=torch.float64, device=unchanged.device)
-    for first in range(0, n, copies):
-        positions = torch.arange(first, min(first + copies, n), device=x.device)
+    for start in range(0, n, copies):
+        positions = torch.arange(start, min(start + copies, n), device=x.device)
         again = run_block(x.expand(len(positions), -1, -1), WithoutValues(positions))  # (copies, T, D)
         cosine = torch.cosine_similarity(to_float64(again), unchanged, dim=-1)
-        changes[:, first : first + len(positions)] = (1 - cosine).clamp_min(0.0).T
+        changes[:, start : start + len(positions)] = (1 - cosine).clamp_min(0.0).T
         advance(len(positions))
     at = torch.arange(n, device=x.device)
     allowed = mask.allowed(at[:, None], at[None])

@@ -58,19 +58,19 @@ class WeightStore:
 
     @contextmanager
     def in_order(
-        self, count: int, first: int = 0, meanwhile: Callable[[], None] | None = None
+        self, count: int, first_block: int = 0, meanwhile: Callable[[], None] | None = None
     ) -> Iterator[Iterator[nn.Module]]:
         """Provide one pass: the embedding, and the first blocks, each from when its turn comes to the next one's.
 
         `meanwhile` is done while the embedding is read, if it has to be.
         """
         with self._reading() as begin:
-            pending = [begin(None), begin(first) if first < count else None]
+            pending = [begin(None), begin(first_block) if first_block < count else None]
             try:
                 if pending[0] is not None and meanwhile is not None:
                     meanwhile()
                 self._fill(None, pending.pop(0))
-                yield self._in_turn(range(first, count), begin, pending.pop())  # a name would hold the block
+                yield self._in_turn(range(first_block, count), begin, pending.pop())  # a name would hold the block
             finally:
                 pending.clear()
                 self._drop(range(count))

@@ -39,20 +39,20 @@ def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferre
         return
     queue, inference = _Queue(parts), torch.is_inference_mode_enabled()
 
-    def work(number: int) -> None:
+    def work(thread_index: int) -> None:
         with torch.inference_mode(inference):
             while (taken := queue.take()) is not None:
-                place, part = taken
+                index, part = taken
                 try:
-                    queue.finish(place, compute(part, number))
+                    queue.finish(index, compute(part, thread_index))
                 except BaseException as error:
-                    queue.fail(place, error)
+                    queue.fail(index, error)
                     return
 
     futures: list[Future[None]] = []
     try:
-        for number in range(n_threads):
-            futures.append(_pool(n_threads).submit(work, number))
+        for thread_index in range(n_threads):
+            futures.append(_pool(n_threads).submit(work, thread_index))
         for future in futures:
             future.result()
     finally:
@@ -123,23 +123,23 @@ class _Queue(Generic[Part]):
             self._taken += 1
             return self._taken - 1, part
 
-    def finish(self, place: int, deferred: list[Deferred]) -> None:
+    def finish(self, index: int, deferred: list[Deferred]) -> None:
         """Run deferred functions as soon as all earlier parts are finished."""
         with self._changed:
-            self._changed.wait_for(lambda: place - self._next <= _AHEAD or self._stopped)
-            self._finished[place] = deferred
+            self._changed.wait_for(lambda: index - self._next <= _AHEAD or self._stopped)
+            self._finished[index] = deferred
             while (ready := self._finished.pop(self._next, None)) is not None:
                 for addition in ready:
                     addition()
                 self._next += 1
             self._changed.notify_all()
 
-    def fail(self, place: int, error: BaseException) -> None:
+    def fail(self, index: int, error: BaseException) -> None:
         """Stop, and remember the failure of the first part, in order, that failed."""
         with self._changed:
-            if self.error is None or place < self._failed:
+            if self.error is None or index < self._failed:
                 self.error = error
-                self._failed = place
+                self._failed = index
         self.stop()
 
     def stop(self) -> None:

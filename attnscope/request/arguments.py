@@ -34,13 +34,13 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
 
 def one_of(option: str, words: Any) -> Callable[[str], str]:
     """Return a reader for the words of a Literal type."""
-    known: tuple[str, ...] = get_args(words)
+    choices: tuple[str, ...] = get_args(words)
 
     def read(text: str) -> str:
-        if not isinstance(text, str) or text not in known:
+        if not isinstance(text, str) or text not in choices:
             # An array cannot be looked up.
-            near = suggestion(str(text), known)
-            message = f"must be {', '.join(known[:-1])} or {known[-1]}, not '{text}'"
+            near = suggestion(str(text), choices)
+            message = f"must be {', '.join(choices[:-1])} or {choices[-1]}, not '{text}'"
             raise UsageError(message, where=option, hint=near)
         return text
 
@@ -50,27 +50,27 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
 def names(option: str) -> Callable[[Any], tuple[str, ...]]:
     """Return a reader for names joined by commas, or a list of them from Python."""
 
-    def read(given: Any) -> tuple[str, ...]:
-        listed = given.split(",") if isinstance(given, str) else given
+    def read(value: Any) -> tuple[str, ...]:
+        listed = value.split(",") if isinstance(value, str) else value
         if not isinstance(listed, list | tuple) or not all(isinstance(name, str) and name.strip() for name in listed):
-            raise UsageError(f"{given!r:.80} is not a list of names", where=option, hint="separate names by commas")
+            raise UsageError(f"{value!r:.80} is not a list of names", where=option, hint="separate names by commas")
         return tuple(dict.fromkeys(name.strip() for name in listed))
 
     return read
 
 
-def some_of(option: str, what: str, known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+def some_of(option: str, what: str, choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
     """Return a reader for some of the known words, joined by commas.
 
-    The words are returned in the order of `known`.
+    The words are returned in the order of `choices`.
     """
 
     def read(text: str) -> tuple[str, ...]:
         words = [part.strip() for part in text.split(",")]
         for word in words:
-            if word not in known:
-                raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, known))
-        return tuple(word for word in known if word in words)
+            if word not in choices:
+                raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, choices))
+        return tuple(word for word in choices if word in words)
 
     return read
 
@@ -171,10 +171,10 @@ def resources(text: str) -> dict[str, float]:
     read = real(arg("actor_resources"))
     amounts = dict[str, float]()
     for pair in text.split(","):
-        name, equals, number = pair.partition("=")
+        name, equals, amount = pair.partition("=")
         if not name or not equals:
             raise UsageError(f"must be NAME=N, not '{pair}'", where=arg("actor_resources"))
-        amounts[name] = read(number)
+        amounts[name] = read(amount)
     return amounts
 
 
@@ -184,9 +184,9 @@ RAY_ADDRESS = re.compile(r"auto|local|ray://.+|[^=\s]+:\d+")
 def with_ray_address(words: list[str]) -> list[str]:
     """Return a command line with `local` as the address of a `--ray` without one."""
     completed = list[str]()
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         completed.append(word)
-        following = words[place + 1] if place + 1 < len(words) else ""
+        following = words[index + 1] if index + 1 < len(words) else ""
         if word == "--ray" and not RAY_ADDRESS.fullmatch(following):
             completed.append("local")
     return completed
@@ -203,14 +203,14 @@ def series(option: str, low: float, high: float, *, integers: bool) -> Callable[
     def read(text: str) -> tuple[float, ...]:
         words = [word.strip() for word in text.split(",")]
         numbers: list[float] = []
-        for place, word in enumerate(words):
+        for index, word in enumerate(words):
             if word in ("…", "..."):
-                if len(numbers) < 2 or place + 1 == len(words):
+                if len(numbers) < 2 or index + 1 == len(words):
                     raise UsageError(
                         f"'{word}' needs two numbers before it and one after", where=option, hint="write 0,0.1,…,1"
                     )
                 step = numbers[-1] - numbers[-2]
-                end = _float(words[place + 1])
+                end = _float(words[index + 1])
                 count = (end - numbers[-1]) / step if step > 0 else -1.0
                 if not 0 <= count <= _MOST_NUMBERS:
                     raise UsageError(f"'{text}' has no end", where=option, hint="write 0,0.1,…,1")
@@ -218,8 +218,8 @@ def series(option: str, low: float, high: float, *, integers: bool) -> Callable[
                 continue
             value = _float(word)
             if not low <= value <= high or (integers and value != int(value)):
-                kind = "whole numbers" if integers else "numbers"
-                raise UsageError(f"must be {kind} from {low:,} to {high:,}, not '{word}'", where=option)
+                noun = "whole numbers" if integers else "numbers"
+                raise UsageError(f"must be {noun} from {low:,} to {high:,}, not '{word}'", where=option)
             if not numbers or value > numbers[-1] + 1e-9:
                 numbers.append(value)
             elif abs(value - numbers[-1]) > 1e-9:
@@ -241,15 +241,15 @@ def shard(text: str) -> tuple[int, int]:
     """
     if text == "slurm":
         return _slurm_task()
-    first, slash, second = text.partition("/")
+    part, slash, total = text.partition("/")
     if not slash:
         raise UsageError(f"must be I/N, not '{text}'", where=arg("shard"), hint="use 1/4 for the first of four")
     low = number(arg("shard"), 1)
-    if low(first) > low(second):
+    if low(part) > low(total):
         raise UsageError(
-            f"there is no shard {first} of {second}", where=arg("shard"), hint=f"use 1/{second} to {second}/{second}"
+            f"there is no shard {part} of {total}", where=arg("shard"), hint=f"use 1/{total} to {total}/{total}"
         )
-    return int(first), int(second)
+    return int(part), int(total)
 
 
 def _slurm_task() -> tuple[int, int]:
@@ -260,11 +260,11 @@ def _slurm_task() -> tuple[int, int]:
     if not {"ID", "COUNT"} <= integers.keys():
         hint = "submit the job with sbatch --array=1-64, or use I/N"
         raise UsageError("SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT are not set", where=arg("shard"), hint=hint)
-    number = (integers["ID"] - integers.get("MIN", 1)) // max(1, integers.get("STEP", 1)) + 1
-    if not 1 <= number <= integers["COUNT"]:
+    task = (integers["ID"] - integers.get("MIN", 1)) // max(1, integers.get("STEP", 1)) + 1
+    if not 1 <= task <= integers["COUNT"]:
         message = f"task {integers['ID']} of {integers['COUNT']} has no shard"
         raise UsageError(message, where=arg("shard"), hint="submit an array without gaps, such as --array=1-64")
-    return number, integers["COUNT"]
+    return task, integers["COUNT"]
 
 
 def roles(text: str) -> tuple[str, ...]:
@@ -281,25 +281,25 @@ def measure(text: str) -> str:
     return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS)])(text)
 
 
-def asks_one_number(given: Mapping[str, Any]) -> bool:
+def asks_one_number(arguments: Mapping[str, Any]) -> bool:
     """Tell whether arguments of `heads` ask for one number per head instead of roles.
 
     Args:
-        given: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; missing or None if not given.
+        arguments: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; missing or None if not given.
     """
-    one_number = given.get("measure") is not None or given.get("key") is not None
-    if one_number and given.get("role") is not None:
+    one_number = arguments.get("measure") is not None or arguments.get("key") is not None
+    if one_number and arguments.get("role") is not None:
         raise UsageError(
             f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}", hint="remove one of them"
         )
-    if given.get("against") is not None and given.get("key") is None:
+    if arguments.get("against") is not None and arguments.get("key") is None:
         raise UsageError(f"needs {arg('key')}", where=arg("against"), hint=f"add {arg('key', placeholder='WORD')}")
     for name in ("draws", "seed"):
-        if one_number and given.get(name) is not None:
+        if one_number and arguments.get(name) is not None:
             message = f"has no effect with {arg('measure')} or {arg('key')}, which use no random tokens"
             raise UsageError(message, where=arg(name), hint="remove it")
     for name in ("query", "hide"):
-        if not one_number and given.get(name) is not None:
+        if not one_number and arguments.get(name) is not None:
             message = "applies only to one number for every head"
             raise UsageError(message, where=arg(name), hint=f"add {arg('key')} or {arg('measure')}")
     return one_number

@@ -64,22 +64,22 @@ def chat_of(value: Any, where: str = arg("chat")) -> Chat:
         value: A list of messages, or an object with `messages` and the other fields of a Chat.
     """
     plain = _plain(value, where)
-    given = plain if isinstance(plain, dict) else {"messages": plain}
-    for key in given:
+    members = plain if isinstance(plain, dict) else {"messages": plain}
+    for key in members:
         if key not in CHAT_KEYS:
             raise UsageError(f"has the unknown key '{key}'", where=where, hint=f"known: {', '.join(CHAT_KEYS)}")
-    messages = given.get("messages")
+    messages = members.get("messages")
     if not isinstance(messages, list) or not messages:
         problem = "has no messages" if messages in ([], None) else f"messages is {_kind(messages)}, not a list"
         raise UsageError(problem, where=where, hint=_HINT)
     if len(messages) > _MOST_MESSAGES:
         raise UsageError(f"has {len(messages):,} messages", where=where, hint=f"pass at most {_MOST_MESSAGES:,}")
-    given["messages"] = [_message(message, f"{where}: message {n}") for n, message in enumerate(messages)]
-    documents = given.get("documents")
+    members["messages"] = [_message(message, f"{where}: message {n}") for n, message in enumerate(messages)]
+    documents = members.get("documents")
     if isinstance(documents, list):
-        given["documents"] = [{"text": document} if isinstance(document, str) else document for document in documents]
+        members["documents"] = [{"text": document} if isinstance(document, str) else document for document in documents]
     try:
-        chat = msgspec.convert(given, Chat)
+        chat = msgspec.convert(members, Chat)
     except msgspec.ValidationError as e:
         raise UsageError(str(e).replace("`", "'"), where=where, hint=_HINT) from e
     if chat.continue_final_message and chat.add_generation_prompt:
@@ -110,8 +110,8 @@ def _part(part: Any, where: str) -> dict[str, Any]:
     """Return a part of a message's content with its text and, if it has one, its name."""
     values: dict[str, Any] = {"text": part} if isinstance(part, str) else part if isinstance(part, dict) else {}
     if not isinstance(values.get("text"), str):
-        kind = values.get("type")
-        message = f"is of type '{kind}'" if isinstance(kind, str) and kind != "text" else "has no text"
+        part_type = values.get("type")
+        message = f"is of type '{part_type}'" if isinstance(part_type, str) and part_type != "text" else "has no text"
         raise UsageError(message, where=where, hint='expected {"type": "text", "text": …}; "name" names its span')
     for key in ("name", "title"):
         name = values.get(key, "unnamed")

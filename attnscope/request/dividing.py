@@ -84,8 +84,8 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
             _assign(tokens, [SpanRange(unique_name(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
     _fill_without_characters(tokens, owners)
     in_template = bool(text.turns)
-    for position, (token, kind) in enumerate(zip(tokens, of_token, strict=True)):
-        if kind == "text" and owners[position] is None:
+    for position, (token, token_kind) in enumerate(zip(tokens, of_token, strict=True)):
+        if token_kind == "text" and owners[position] is None:
             of_token[position] = "pair" if token.segment else "template" if in_template else "rest"
     if in_template and request.division != "turns":
         _mark_template(text.turns, tokens, of_token)
@@ -97,7 +97,7 @@ def _answer(text: TextInput, request: SpanRequest, of_token: Sequence[SpanKind],
     """Return the answer's span: a chat's last turn if it is the assistant's, or a range `answer` at the end."""
     if text.turns and request.division != "ranges":
         return answer_turn(text)
-    worded = [owner for owner, kind in zip(owners, of_token, strict=True) if kind in ("text", "rest")]
+    worded = [owner for owner, token_kind in zip(owners, of_token, strict=True) if token_kind in ("text", "rest")]
     answer = worded[-1] if request.division == "ranges" and worded else None
     return answer if answer is not None and answer.casefold() == ANSWER else ""
 
@@ -132,9 +132,9 @@ def _whole_words(tokens: Sequence[Token]) -> TextSpans:
     for word in words:
         start = tokens[word[0]].start
         end = tokens[word[-1]].end
-        known = start is not None and end is not None and end > start
-        characters.append([CharacterRange(start, end, tokens[word[0]].segment)] if known else [])  # type: ignore[arg-type]
-    of_token = [number for number, word in enumerate(words) for _ in word]
+        has_characters = start is not None and end is not None and end > start
+        characters.append([CharacterRange(start, end, tokens[word[0]].segment)] if has_characters else [])  # type: ignore[arg-type]
+    of_token = [index for index, word in enumerate(words) for _ in word]
     return TextSpans([unique_name(spell_word(tokens, word), names) for word in words], kinds, of_token, characters)
 
 
@@ -152,8 +152,8 @@ def _by_ranges(
     for unit, ordered in of_unit.items():
         for span, following in pairwise(ordered):
             if following.start < span.end:
-                place = f"{unit} {following.start} to {min(span.end, following.end)}"
-                raise _overlap(span.name, following.name, place)
+                overlap = f"{unit} {following.start} to {min(span.end, following.end)}"
+                raise _overlap(span.name, following.name, overlap)
     _assign(tokens, of_unit["characters"], 0, owners)
     for span in of_unit["tokens"]:
         for position in range(span.start, min(span.end, len(tokens))):
@@ -206,7 +206,9 @@ def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest, answer:
         divided = [SpanRange(unique_name(word, names), *ends) for word, ends in zip(bare, bounds, strict=True)]
     else:
         singular = request.division[:-1]
-        divided = [SpanRange(f"{singular} {number}", start, end) for number, (start, end) in enumerate(bounds, 1)]
+        divided = [
+            SpanRange(f"{singular} {piece_number}", start, end) for piece_number, (start, end) in enumerate(bounds, 1)
+        ]
     return [*divided, *whole]
 
 
@@ -293,18 +295,18 @@ def _assign(tokens: Sequence[Token], pieces: Sequence[SpanRange], segment: int, 
     for position, token in enumerate(tokens):
         if token.segment != segment or token.start is None or token.end is None or token.made:
             continue
-        first = bisect_right(starts, token.start) - 1
+        first_piece = bisect_right(starts, token.start) - 1
         end = bisect_right(starts, max(token.start, token.end - 1))
         best = None
-        most = 0
-        for piece in ordered[max(0, first) : end]:
+        best_count = 0
+        for piece in ordered[max(0, first_piece) : end]:
             inside = range(max(token.start, piece.start), min(token.end, piece.end))
             # The text of a piece does not say which characters are blank.
             blank = len(token.text) != token.end - token.start
             count = sum(blank or not token.text[at - token.start].isspace() for at in inside)
-            if count > most or (best is None and len(inside) and token.text.isspace()):
+            if count > best_count or (best is None and len(inside) and token.text.isspace()):
                 best = piece.name
-                most = count
+                best_count = count
         owners[position] = best
 
 
@@ -314,25 +316,25 @@ def _fill_without_characters(tokens: Sequence[Token], owners: list[str | None]) 
     for order in (range(1, len(tokens)), range(len(tokens) - 2, -1, -1)):
         step = 1 if order.step > 0 else -1
         for position in order:
-            beside = position - step
-            if bare[position] and owners[position] is None and tokens[beside].segment == tokens[position].segment:
-                owners[position] = owners[beside]
+            neighbour = position - step
+            if bare[position] and owners[position] is None and tokens[neighbour].segment == tokens[position].segment:
+                owners[position] = owners[neighbour]
 
 
 def _mark_template(turns: Sequence[SpanRange], tokens: Sequence[Token], of_token: list[SpanKind]) -> None:
     owners: list[str | None] = [None] * len(tokens)
     _assign(tokens, turns, 0, owners)
     _fill_without_characters(tokens, owners)
-    for position, kind in enumerate(of_token):
-        if kind == "text" and owners[position] is None:
+    for position, token_kind in enumerate(of_token):
+        if token_kind == "text" and owners[position] is None:
             of_token[position] = "template"
 
 
 def _keep_alone(of_token: list[SpanKind], owners: Sequence[str | None]) -> None:
     """Keep the name of a span whose tokens are all first or special tokens."""
-    left = {owner for owner, kind in zip(owners, of_token, strict=True) if kind == "text"}
-    for position, (owner, kind) in enumerate(zip(owners, of_token, strict=True)):
-        if owner is not None and owner not in left and kind in ("first", "special"):
+    left = {owner for owner, token_kind in zip(owners, of_token, strict=True) if token_kind == "text"}
+    for position, (owner, token_kind) in enumerate(zip(owners, of_token, strict=True)):
+        if owner is not None and owner not in left and token_kind in ("first", "special"):
             of_token[position] = "text"
 
 
@@ -347,17 +349,19 @@ def _spans(
     names: dict[str, SpanKind] = {}
     if "first" in of_token:
         names[FIRST] = "first"
-    for owner, kind in zip(owners, of_token, strict=True):
-        if kind == "text":
+    for owner, token_kind in zip(owners, of_token, strict=True):
+        if token_kind == "text":
             names[str(owner)] = "text"
     if "answer" in of_token:
         names.setdefault(ANSWER, "answer")
     elif answer in names:
         names[answer] = "answer"
-    names |= {name: kind for kind, name in _OF_KIND.items() if kind in of_token}
-    numbers = {name: number for number, name in enumerate(names)}
+    names |= {name: token_kind for token_kind, name in _OF_KIND.items() if token_kind in of_token}
+    numbers = {name: index for index, name in enumerate(names)}
     fixed: dict[SpanKind, str] = {**_OF_KIND, "first": FIRST, "answer": ANSWER}
-    assigned = [numbers[fixed.get(kind) or str(owner)] for owner, kind in zip(owners, of_token, strict=True)]
+    assigned = [
+        numbers[fixed.get(token_kind) or str(owner)] for owner, token_kind in zip(owners, of_token, strict=True)
+    ]
     return TextSpans(list(names), list(names.values()), assigned, _characters(tokens, assigned, len(names)))
 
 

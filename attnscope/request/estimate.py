@@ -120,10 +120,10 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     if d.predicted:
         parameters += head_parameters(c)
     # the largest parameter while it is drawn, before it becomes 16 bits wide
-    drawn = (size < 4) * 4 * c.d_model * max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
+    draw_bytes = (size < 4) * 4 * c.d_model * max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
     running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
-    kept = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
+    kept_values = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
     compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS
     # Texts may show different rows or columns.
     copied = d.cells if d.batch > 1 else 0
@@ -131,11 +131,11 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
     report += (PICTURE if d.picture else DRAWN) * d.drawn
     return {
         "program": PROGRAM + COMPILED_LOOPS * compiled,
-        "weights": (parameters + d.copied_elements) * size + (drawn if d.words else READING),
+        "weights": (parameters + d.copied_elements) * size + (draw_bytes if d.words else READING),
         "text": everything * TOKEN + library + 8 * d.characters,
         "activations": running,
         "tile": tile + beside_tiles,
-        "kept": 4 * (kept + LOGITS * d.predicted * c.vocab_size),
+        "kept": 4 * (kept_values + LOGITS * d.predicted * c.vocab_size),
         "report": max(0, report - running - tile),
     }
 

@@ -22,19 +22,19 @@ class GivenIds(msgspec.Struct, frozen=True):
     masked: bool = False  # whether an attention_mask was given
 
 
-def read_ids(given: Mapping[str, Any], where: str) -> list[GivenIds]:
+def read_ids(inputs: Mapping[str, Any], where: str) -> list[GivenIds]:
     """Return each row of the tensors that a model of transformers takes.
 
     Args:
-        given: `input_ids`, and perhaps `attention_mask` (1 for tokens, 0 for padding), `position_ids` and
+        inputs: `input_ids`, and perhaps `attention_mask` (1 for tokens, 0 for padding), `position_ids` and
             `token_type_ids`: (tokens,) or (texts, tokens) each, as lists or arrays.
     """
-    for name in given:
+    for name in inputs:
         if name not in _NAMES:
             raise UsageError(f"unknown name '{name}'", where=where, hint=did_you_mean(name, _NAMES))
-    if given.get("input_ids") is None:
+    if inputs.get("input_ids") is None:
         raise UsageError("has no input_ids", where=where, hint="give them, such as [[101, 2023, 102]]")
-    tensors = {name: _rows(given[name], f"{where}: {name}") for name in _NAMES if given.get(name) is not None}
+    tensors = {name: _rows(inputs[name], f"{where}: {name}") for name in _NAMES if inputs.get(name) is not None}
     shape = _shape(tensors["input_ids"])
     if len(tensors.get("position_ids", ())) == 1 < shape[0]:
         # One row of positions is for every text, as in transformers.
@@ -45,30 +45,30 @@ def read_ids(given: Mapping[str, Any], where: str) -> list[GivenIds]:
             raise UsageError(message, where=f"{where}: {name}", hint="give one number for every token")
     ones = [[1] * shape[1]] * shape[0]
     masks = tensors.get("attention_mask", ones)
-    return [_given(number, tensors, masks[number], where) for number in range(shape[0])]
+    return [_given(index, tensors, masks[index], where) for index in range(shape[0])]
 
 
-def _given(number: int, rows: Mapping[str, list[list[int]]], mask: Sequence[int], where: str) -> GivenIds:
+def _given(row: int, rows: Mapping[str, list[list[int]]], mask: Sequence[int], where: str) -> GivenIds:
     if not set(mask) <= {0, 1}:
         raise UsageError("has numbers other than 0 and 1", where=f"{where}: attention_mask", hint="use 0 for padding")
     if 1 not in mask:
-        raise UsageError(f"row {number} is all padding", where=f"{where}: attention_mask", hint="leave the row out")
-    first = mask.index(1)
-    last = len(mask) - 1 - list(reversed(mask)).index(1)
-    if 0 in mask[first : last + 1]:
-        place = first + list(mask[first:]).index(0)
-        hint = f"give 1 there, and hide the token with {arg('hide', place - first)}"
-        message = f"row {number} has a 0 at {place}, inside the text"
+        raise UsageError(f"row {row} is all padding", where=f"{where}: attention_mask", hint="leave the row out")
+    first_index = mask.index(1)
+    last_index = len(mask) - 1 - list(reversed(mask)).index(1)
+    if 0 in mask[first_index : last_index + 1]:
+        zero_index = first_index + list(mask[first_index:]).index(0)
+        hint = f"give 1 there, and hide the token with {arg('hide', zero_index - first_index)}"
+        message = f"row {row} has a 0 at {zero_index}, inside the text"
         raise UsageError(message, where=f"{where}: attention_mask", hint=hint)
-    kept = slice(first, last + 1)
+    columns = slice(first_index, last_index + 1)
     positions = rows.get("position_ids")
     types = rows.get("token_type_ids")
     return GivenIds(
-        tuple(rows["input_ids"][number][kept]),
-        (0,) * (last + 1 - first) if types is None else tuple(types[number][kept]),
-        None if positions is None else tuple(positions[number][kept]),
-        tuple(rows["input_ids"][number][:first]),
-        len(mask) - 1 - last,
+        tuple(rows["input_ids"][row][columns]),
+        (0,) * (last_index + 1 - first_index) if types is None else tuple(types[row][columns]),
+        None if positions is None else tuple(positions[row][columns]),
+        tuple(rows["input_ids"][row][:first_index]),
+        len(mask) - 1 - last_index,
         "attention_mask" in rows,
     )
 
@@ -83,10 +83,10 @@ def _rows(value: Any, where: str) -> list[list[int]]:
     if not rows or len({len(row) for row in rows}) > 1:
         raise UsageError("has rows of different lengths", where=where, hint="pad them, and give an attention_mask")
     for row in rows:
-        for number in row:
-            if type(number) not in (int, bool) or not 0 <= number < 1 << 62:
-                raise UsageError(f"has {number!r:.40}, which is no whole number of 0 or more", where=where, hint=_FORM)
-    return [[int(number) for number in row] for row in rows]
+        for item in row:
+            if type(item) not in (int, bool) or not 0 <= item < 1 << 62:
+                raise UsageError(f"has {item!r:.40}, which is no whole number of 0 or more", where=where, hint=_FORM)
+    return [[int(item) for item in row] for row in rows]
 
 
 def _shape(rows: list[list[int]]) -> tuple[int, int]:

@@ -101,30 +101,32 @@ class MemoryLimit:
             raise MemoryExceeded(message, hint=f"raise {arg('max_memory')}, and please report the estimate")
 
 
-def memory_bound(named: int | None) -> MemoryBound:
+def memory_bound(limit: int | None) -> MemoryBound:
     """Return the bytes of this machine that a run may take."""
-    if named is not None:
-        return MemoryBound(named, arg("max_memory"), None)
+    if limit is not None:
+        return MemoryBound(limit, arg("max_memory"), None)
     free = available_memory()
     return MemoryBound(free // 2, "half of the free memory", free)
 
 
-def find_stream_reason(kept: dict[str, int], streamed: dict[str, int] | None, bound: MemoryBound, less: str) -> str:
+def find_stream_reason(
+    kept_bytes: dict[str, int], streamed: dict[str, int] | None, bound: MemoryBound, less: str
+) -> str:
     """Return why weights are read again in every pass; empty if they fit in memory.
 
     Args:
-        kept: Bytes by purpose if weights are kept.
+        kept_bytes: Bytes by purpose if weights are kept.
         streamed: Bytes by purpose if weights are read again; None if they cannot be.
         less: See require_memory.
     """
-    if sum(kept.values()) <= bound.size:
+    if sum(kept_bytes.values()) <= bound.size:
         return ""
     least = streamed and {
         "weights, two layers at a time" if n == "weights" else n: size for n, size in streamed.items()
     }
-    require_memory(least or kept, bound, less)
-    total = format_bytes(sum(kept.values()))
-    weights = format_bytes(kept["weights"])
+    require_memory(least or kept_bytes, bound, less)
+    total = format_bytes(sum(kept_bytes.values()))
+    weights = format_bytes(kept_bytes["weights"])
     what = spell_options(bound.what, on_command_line)
     return f"keeping all of them ({weights}) needs about {total}, but {what} is {format_bytes(bound.size)}"
 

@@ -100,9 +100,9 @@ def _positions(option: str) -> Reader:
 
 def choice(name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any) -> Option:
     """Declare an option whose values are the words of a Literal type."""
-    known: tuple[str, ...] = words.__args__
+    choices: tuple[str, ...] = words.__args__
     return Option(
-        name, group, help, arguments.one_of(arg(name), words), "|".join(known), default, complete=known, **more
+        name, group, help, arguments.one_of(arg(name), words), "|".join(choices), default, complete=choices, **more
     )
 
 
@@ -676,15 +676,15 @@ COMMANDS: Mapping[str, tuple[Option, ...]] = {
 _DECLARED = {option.name: option for options in reversed(list(COMMANDS.values())) for option in options}
 
 
-def on_command_line(named: OptionName) -> str:
+def on_command_line(option_name: OptionName) -> str:
     """Spell an option as typed; see `AttnscopeError.line`."""
-    option = _DECLARED.get(named.name)
-    value = named.value
-    if named.typed:
-        return named.typed
-    flag = f"--{named.name.replace('_', '-')}" if option is None else option.spelled
-    if named.placeholder:
-        return f"{flag} {named.placeholder}"
+    option = _DECLARED.get(option_name.name)
+    value = option_name.value
+    if option_name.typed:
+        return option_name.typed
+    flag = f"--{option_name.name.replace('_', '-')}" if option is None else option.spelled
+    if option_name.placeholder:
+        return f"{flag} {option_name.placeholder}"
     if value is None or isinstance(value, bool):
         return option.off if option is not None and option.off and value is False else flag
     return f"{flag} {','.join(value) if isinstance(value, tuple) else shlex.quote(str(value))}"

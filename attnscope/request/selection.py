@@ -69,7 +69,7 @@ class IndexSelection:
     @classmethod
     def of(cls, numbers: Iterable[int]) -> "IndexSelection":
         """Select these numbers."""
-        return cls(ranges=tuple((number, number) for number in numbers))
+        return cls(ranges=tuple((index, index) for index in numbers))
 
     def option(self, what: str) -> str:
         """Name the option that selects layers or heads; that of the label, if there is one."""
@@ -112,7 +112,7 @@ class IndexSelection:
         if sum(map(len, ranges)) > _MOST_PICKED:
             message = f"these ranges have more than {_MOST_PICKED:,} {what}s"
             raise UsageError(message, where=where or self.option(what), hint="use all, or one range")
-        return list(dict.fromkeys(number for index_range in ranges for number in index_range))
+        return list(dict.fromkeys(item for index_range in ranges for item in index_range))
 
     def _within(self, count: int, what: str, where: str) -> list[range]:
         indices = []
@@ -189,20 +189,20 @@ def join_label(
     layer: IndexSelection | HeadLabel, head: IndexSelection | HeadLabel
 ) -> tuple[IndexSelection, IndexSelection]:
     """Return layers and heads, either of which may be a label that means both; refuse contradictions."""
-    label = next((given for given in (layer, head) if isinstance(given, HeadLabel)), None)
+    label = next((selection for selection in (layer, head) if isinstance(selection, HeadLabel)), None)
     if label is None:
         assert isinstance(layer, IndexSelection) and isinstance(head, IndexSelection)
         return layer, head
     meant = label.selections()
-    for option, given, number in zip((arg("layer"), arg("head")), (layer, head), meant, strict=True):
-        if isinstance(given, HeadLabel):
-            agree = given.pairs == label.pairs
-            written = given.written
+    for option, selection, expected in zip((arg("layer"), arg("head")), (layer, head), meant, strict=True):
+        if isinstance(selection, HeadLabel):
+            agree = selection.pairs == label.pairs
+            spelling = selection.written
         else:
-            agree = given in (number, AUTO, ALL)
-            written = str(given)
+            agree = selection in (expected, AUTO, ALL)
+            spelling = str(selection)
         if not agree:
-            raise UsageError(f"'{written}' contradicts {label.written}", where=option, hint=f"remove {option}")
+            raise UsageError(f"'{spelling}' contradicts {label.written}", where=option, hint=f"remove {option}")
     return meant
 
 
@@ -243,11 +243,11 @@ def parse_cut(text: str, option: str = arg("cut")) -> CutExpression:
     Commas join heads: `L5H1,L6`. The query is on the left of the arrow, which is ←, <-, → or ->; a side that is left
     out stands for every token. An edge may be written as screens do, without a colon: `L2H2  4 it ← 1 animal`.
     """
-    named, colon, edge = text.partition(":")
+    heads_text, colon, edge = text.partition(":")
     if printed := _PRINTED_EDGE.fullmatch(text):
-        named, edge = printed.groups()
+        heads_text, edge = printed.groups()
         colon = ":"
-    heads = tuple(_cut_heads(part.strip(), text, option) for part in named.split(","))
+    heads = tuple(_cut_heads(part.strip(), text, option) for part in heads_text.split(","))
     if not colon:
         return CutExpression(text.strip(), heads)
     sides = _ARROW.fullmatch(edge)
@@ -272,12 +272,12 @@ def _cut_heads(part: str, text: str, option: str) -> tuple[IndexSelection, Index
 def _cut_range(low: str | None, high: str | None, part: str, option: str) -> IndexSelection:
     if low is None:
         return ALL
-    first = int(low)
-    last = int(low if high is None else high)
-    if high is not None and (first < 0 or last < first):
-        what = "starts with a negative number" if first < 0 else "is reversed"
+    first_index = int(low)
+    last_index = int(low if high is None else high)
+    if high is not None and (first_index < 0 or last_index < first_index):
+        what = "starts with a negative number" if first_index < 0 else "is reversed"
         raise UsageError(f"a range in '{part}' {what}", where=option, hint="count both ends from 0, the lower first")
-    return IndexSelection(ranges=((first, last),))
+    return IndexSelection(ranges=((first_index, last_index),))
 
 
 @dataclass(frozen=True)
@@ -322,8 +322,8 @@ class PositionItem:
 
     def of_span(self, spans: "TextSpans | None") -> list[int]:
         """Return the tokens of the span with this name; none without one."""
-        number = spans.number(self.text) if spans is not None and self.word and self.position is None else None
-        return [] if spans is None or number is None else spans.tokens(number)
+        span_index = spans.number(self.text) if spans is not None and self.word and self.position is None else None
+        return [] if spans is None or span_index is None else spans.tokens(span_index)
 
 
 @dataclass(frozen=True)
@@ -368,10 +368,10 @@ class PositionSelection:
         """
         positions: dict[int, None] = {}
         for item in self.items:
-            chosen = item.of_span(spans) or item.find(tokens, texts)
-            if not chosen and missing is not None:
+            found = item.of_span(spans) or item.find(tokens, texts)
+            if not found and missing is not None:
                 missing.append(item.text)
-            elif not chosen:
+            elif not found:
                 beyond = isinstance(item.position, tuple)
                 message = f"'{item.text}' is {'outside the text or empty' if beyond else 'not in the text'}"
                 from attnscope.findings.tokens import spell_piece
@@ -379,14 +379,14 @@ class PositionSelection:
                 words = " ".join(spell_piece(tokens, i) for i in range(min(_SPELLED, len(tokens))))
                 words += " …" if len(tokens) > _SPELLED else ""
                 hint = f"the text has {numbered('token', len(tokens))}: {words}"
-                known = re.findall(r"\w[\w'’-]*", " ".join(filter(None, texts)))
-                known += [] if spans is None else spans.names
-                near = nearest(item.text, known) if item.word else None
+                known_words = re.findall(r"\w[\w'’-]*", " ".join(filter(None, texts)))
+                known_words += [] if spans is None else spans.names
+                near = nearest(item.text, known_words) if item.word else None
                 if between := re.fullmatch(r"(\d+)-(\d+)", item.text):
                     # A slice excludes its end.
                     near = f"{between[1]}:{int(between[2]) + 1}"
                 raise NotInText(message, where=option, hint=f"did you mean '{near}'? {hint}" if near else hint)
-            positions.update(dict.fromkeys(chosen))
+            positions.update(dict.fromkeys(found))
         return list(positions)
 
 
@@ -467,15 +467,15 @@ def _runs(pattern: "re.Pattern[str]", segment: int, tokens: "Sequence[Token]", t
     lasts = {end: i for i, _, end, _ in mine}
     if text is None:
         # The text is what its tokens show.
-        shown = [" "] * max((end or 0 for _, _, end, _ in mine), default=0)
+        characters = [" "] * max((end or 0 for _, _, end, _ in mine), default=0)
         for _, start, end, word in mine:
             if end is not None and end - start == len(word):
-                shown[start:end] = word
-        text = "".join(shown)
+                characters[start:end] = word
+        text = "".join(characters)
     at = 0
     while match := pattern.search(text, at):
-        first = firsts.get(match.start())
-        last = lasts.get(match.end())
-        if first is not None and last is not None:
-            yield from range(first, last + 1)
+        first_token = firsts.get(match.start())
+        last_token = lasts.get(match.end())
+        if first_token is not None and last_token is not None:
+            yield from range(first_token, last_token + 1)
         at = match.start() + 1

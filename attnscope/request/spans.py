@@ -69,7 +69,7 @@ def _read_ranges(path: Path) -> tuple[SpanRange, ...]:
     data = read_file(path, cap=_LARGEST)
     if path.suffix.lower() == ".json":
         return ranges_of(parse_json(data, str(path)), str(path))
-    lines = ((f"{path}:{number}", line) for number, line in enumerate(data.splitlines(), 1) if line.strip())
+    lines = ((f"{path}:{line_number}", line) for line_number, line in enumerate(data.splitlines(), 1) if line.strip())
     return tuple(span_range for where, line in lines for span_range in ranges_of([parse_json(line, where)], where))
 
 
@@ -104,11 +104,11 @@ def _listed(value: Any, where: str) -> Sequence[Any]:
 def _range(value: Any, where: str) -> SpanRange:
     if not isinstance(value, Mapping):
         raise UsageError(f"{value!r:.80} is not a span", where=where, hint=f"expected {_FORM}")
-    known = ("name", "start", "end", "unit")
+    member_names = ("name", "start", "end", "unit")
     for key in value:
-        if key not in known:
-            raise UsageError(f"a span has no member {key!r:.80}", where=where, hint=f"known: {', '.join(known)}")
-    for key in known[:3]:
+        if key not in member_names:
+            raise UsageError(f"a span has no member {key!r:.80}", where=where, hint=f"known: {', '.join(member_names)}")
+    for key in member_names[:3]:
         if key not in value:
             raise UsageError(f"a span has no '{key}'", where=where, hint=f"expected {_FORM}")
     unit = value.get("unit", _UNITS[0])
@@ -158,11 +158,11 @@ def _whole(value: Any, where: str) -> int:
 
 def unique_name(name: str, taken: set[str]) -> str:
     """Return a name that no span has yet, and take it."""
-    number = 1
+    count = 1
     unique = name
     while unique in taken:
-        number += 1
-        unique = f"{name} ({number})"
+        count += 1
+        unique = f"{name} ({count})"
     taken.add(unique)
     return unique
 
@@ -171,8 +171,8 @@ def joined_texts(pieces: Sequence[Any], where: str) -> tuple[str, tuple[SpanRang
     """Join texts, or pairs of a name and a text, into one text with a span for each."""
     text = ""
     ranges = []
-    for number, piece in enumerate(pieces, 1):
-        name, content = piece if isinstance(piece, tuple) and len(piece) == 2 else (f"text {number}", piece)
+    for piece_number, piece in enumerate(pieces, 1):
+        name, content = piece if isinstance(piece, tuple) and len(piece) == 2 else (f"text {piece_number}", piece)
         if not isinstance(content, str) or not content:
             raise UsageError(f"{content!r:.80} is not a text", where=where, hint="pass texts, or pairs (name, text)")
         ranges.append(SpanRange(_name(name, where), len(text), len(text) + len(content)))

@@ -42,17 +42,19 @@ def read_text_file(source: str | Path) -> tuple[list[TextInput], list[str]]:
 def _read_lines(file: IO[bytes], name: str) -> tuple[list[TextInput], list[str]]:
     texts: list[TextInput] = []
     blank: list[int] = []
-    number = 0
-    for number, start, line in read_lines(file):
+    line_number = 0
+    for line_number, start, line in read_lines(file):
         utf16 = start == 0 and line is not None and line.startswith((b"\xff\xfe", b"\xfe\xff"))
         hint = "it looks like UTF-16: save it as UTF-8" if utf16 else "save it as UTF-8"
-        text = decode_line(line, start, f"{name}:{number}", hint)
+        text = decode_line(line, start, f"{name}:{line_number}", hint)
         if text.strip():
-            texts.append(TextInput(text, where=f"{name}:{number}"))
+            texts.append(TextInput(text, where=f"{name}:{line_number}"))
         else:
-            blank.append(number)
+            blank.append(line_number)
     if not texts:
-        raise AttnscopeError("has no text" if number else "is empty", where=name, hint="expected one text per line")
+        raise AttnscopeError(
+            "has no text" if line_number else "is empty", where=name, hint="expected one text per line"
+        )
     if not blank:
         return texts, []
     lines = "line" if len(blank) == 1 else f"{len(blank)} lines:"
@@ -61,12 +63,12 @@ def _read_lines(file: IO[bytes], name: str) -> tuple[list[TextInput], list[str]]
 
 def read_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
     """Yield number (from 1), first byte and content of every line, without its end; None if it is too long."""
-    offset = number = 0
+    offset = line_number = 0
     while line := file.readline(MAX_LINE + 1):
-        number += 1
+        line_number += 1
         if len(line) > MAX_LINE and not line.endswith(b"\n"):
             # Its end is only looked for by those who go on: a device may be endless.
-            yield number, offset, None
+            yield line_number, offset, None
             size = len(line)
             while (more := file.readline(1 << 20)) and not more.endswith(b"\n"):
                 size += len(more)
@@ -74,7 +76,7 @@ def read_lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes | None]]:
             continue
         start = offset
         offset = offset + len(line)
-        yield number, start, line.removesuffix(b"\n").removesuffix(b"\r")
+        yield line_number, start, line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def decode_line(line: bytes | None, start: int, where: str | None = None, hint: str = "convert it to UTF-8") -> str:

@@ -48,11 +48,11 @@ def pairs_by_window(terms: Sequence[MaskTerm], windows: Sequence[int | None], to
     reach = np.array([window or tokens for window in windows], dtype=np.int64).clip(max=tokens) - 1
     pairs = np.zeros(len(windows), dtype=np.int64)
     queries = np.arange(tokens)
-    for first, end in _runs(terms, tokens):
+    for start, end in _runs(terms, tokens):
         # Every window allows a query to see itself.
-        pairs += np.count_nonzero((first <= queries) & (queries < end))
-        before = queries - np.minimum(end, queries), queries - np.minimum(first, queries)
-        after = np.maximum(first - 1, queries) - queries, np.maximum(end - 1, queries) - queries
+        pairs += np.count_nonzero((start <= queries) & (queries < end))
+        before = queries - np.minimum(end, queries), queries - np.minimum(start, queries)
+        after = np.maximum(start - 1, queries) - queries, np.maximum(end - 1, queries) - queries
         for nearer, farther in (before, after):
             pairs += _within(farther, reach) - _within(nearer, reach)
     counted: list[int] = pairs.tolist()
@@ -78,17 +78,17 @@ def _runs(terms: Sequence[MaskTerm], tokens: int) -> list[tuple[Array, Array]]:
             visible = [term.interval(queries, tokens)]
         both = [(np.maximum(a, c), np.minimum(b, d)) for a, b in runs for c, d in visible]
         runs = both if len(both) == 1 else _apart(both)
-    return [(first := begin.clip(0, tokens), end.clip(first, tokens)) for begin, end in runs]
+    return [(start := begin.clip(0, tokens), end.clip(start, tokens)) for begin, end in runs]
 
 
 def _apart(runs: Sequence[tuple[Array, Array]]) -> list[tuple[Array, Array]]:
     """Join runs that overlap, query by query, and leave out those that are empty for every query."""
     (begin, reached), *later = _sorted(runs)
     apart = []
-    for first, end in later:
-        behind = first > reached
+    for start, end in later:
+        behind = start > reached
         apart.append((begin, np.where(behind, reached, begin)))
-        begin = np.where(behind, first, begin)
+        begin = np.where(behind, start, begin)
         reached = np.where(behind, end, np.maximum(reached, end))
     return _sorted([*apart, (begin, reached)])
 
@@ -114,7 +114,7 @@ def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> Cost
     widths += config.n_heads * config.d_value * config.out_projection
     parts = (*reported_parts(tokens > PRINTED), *(["stages"] if tokens <= PRINTED else []))
     sizes = {"top": TOP, "measures": 2, "statistics": len(STATISTICS), "pool": POOL}
-    kept = numbers_of_head(parts, rows=tokens, sources=tokens, cells=_STAGES * tokens * tokens, **sizes)
+    kept_values = numbers_of_head(parts, rows=tokens, sources=tokens, cells=_STAGES * tokens * tokens, **sizes)
     return CostRow(
         tokens=tokens,
         qk_flops=2 * config.d_head * pairs,
@@ -122,6 +122,6 @@ def _row(config: ModelConfig, windows: Counter[int | None], tokens: int) -> Cost
         projection_flops=tokens * config.n_layers * 2 * config.d_model * widths,
         scores_bytes=matrix,
         weights_bytes=matrix,
-        kept_bytes=heads * _FLOAT * kept,
+        kept_bytes=heads * _FLOAT * kept_values,
         fits=config.max_positions is None or tokens <= config.max_positions,
     )

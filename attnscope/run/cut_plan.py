@@ -45,13 +45,13 @@ def resolve_cuts(cuts: Sequence[CutExpression], run: RunConfig, source: ModelSou
         if expression.edge is None:
             resolved.append(Cut(expression.written, tuple(places)))
             continue
-        written = run.texts[text.number]
-        own = written.text, written.pair
-        sources = (text.tokens, own) if text.context is None else (text.context, (written.context,))
+        text_input = run.texts[text.number]
+        own = text_input.text, text_input.pair
+        sources = (text.tokens, own) if text.context is None else (text.context, (text_input.context,))
         sides = []
         for side, (tokens, texts) in zip(expression.edge, ((text.tokens, own), sources), strict=True):
-            named = SearchedText(tokens, texts, text.spans, run.words).find(where, side)
-            sides.append(tuple(range(len(tokens)) if named is None else named))
+            positions = SearchedText(tokens, texts, text.spans, run.words).find(where, side)
+            sides.append(tuple(range(len(tokens)) if positions is None else positions))
         resolved.append(Cut(expression.written, tuple(places), *sides))
     return resolved
 

@@ -51,13 +51,13 @@ def mask_effect(
         own_masks: The different masks of the model's layers; none if they are unknown.
         terms: The requested mask; what hides tokens in addition (`--hide`) is ignored.
     """
-    known = list(own_masks)
+    masks = list(own_masks)
     functions = any(isinstance(term, Function) for term in leaves(terms))
-    if functions or not texts or not known:
+    if functions or not texts or not masks:
         return MaskEffect([], None)
     added = set[AddedKeys]()
     hides = False
-    for own_mask in known:
+    for own_mask in masks:
         own = parse_mask(own_mask)
         windows = [term for term in leaves(own) if isinstance(term, SlidingWindow)]
         for text in texts:
@@ -71,7 +71,7 @@ def mask_effect(
             if pairs.added(windows, own, used) < total:
                 kinds.append("far")
             added.update(kinds or ["other"] * bool(total))
-    return MaskEffect([kind for kind in ADDED_KEYS if kind in added], hides)
+    return MaskEffect([key_kind for key_kind in ADDED_KEYS if key_kind in added], hides)
 
 
 def shows_other_documents(
@@ -131,7 +131,7 @@ class _PairCount:
         positions = np.arange(self._n_tokens)
         queries = positions[:, None]
         keys = positions[None]
-        shown: Array = np.ones((self._n_tokens, self._n_tokens), dtype=bool)
+        shown_cells: Array = np.ones((self._n_tokens, self._n_tokens), dtype=bool)
         for term in terms:
             if isinstance(term, AnyOf):
                 branches = [self._cells(branch) for branch in term.branches]
@@ -141,7 +141,7 @@ class _PairCount:
             elif isinstance(term, MatrixFile):
                 visible = self._matrices[term.path]
             else:
-                first, end = term.interval(queries, self._n_tokens)
-                visible = (first <= keys) & (keys < end)
-            shown = shown & visible
-        return shown
+                start, end = term.interval(queries, self._n_tokens)
+                visible = (start <= keys) & (keys < end)
+            shown_cells = shown_cells & visible
+        return shown_cells

@@ -25,22 +25,24 @@ def batches_by_length(lengths: Sequence[int], *, padded: bool = True) -> list[li
     """
     groups: list[list[int]] = []
     # The first sequence of a group is its longest.
-    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+    for index in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
         longest = lengths[groups[-1][0]] if groups else 0
-        fits = padded or longest == lengths[number]
+        fits = padded or longest == lengths[index]
         if groups and fits and (len(groups[-1]) + 1) * longest <= _AT_ONCE:
-            groups[-1].append(number)
+            groups[-1].append(index)
         else:
-            groups.append([number])
+            groups.append([index])
     return groups
 
 
-def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[TextPlan]], kept: int) -> list[RunPlan]:
+def plan_passes(
+    run: RunConfig, source: ModelSource, groups: Sequence[Sequence[TextPlan]], kept_bytes: int
+) -> list[RunPlan]:
     """Plan one pass of the model for each group of texts, with every head of every layer recorded.
 
     Args:
         run: The request; its layers, heads, rows and columns are ignored.
-        kept: Bytes of the recorders and of their results.
+        kept_bytes: Bytes of the recorders and of their results.
     """
     every = [text for group in groups for text in group]
     run = replace(run, layer=ALL, head=ALL, query=None, key=None, stages=(), top=0)
@@ -48,5 +50,5 @@ def plan_passes(run: RunConfig, source: ModelSource, groups: Sequence[Sequence[T
     demand = memory_demand(plan)
     demand = changed(demand, batch=max(map(len, groups)), tiled_queries=demand.tokens, units=1)
     demand = changed(demand, rows=0, cells=0, drawn=0, pool=0, predicted=0)
-    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept}, (SHORTER,))
+    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept_bytes}, (SHORTER,))
     return [changed(plan, text_plans=list(group), stream_reason=stream_reason, memory=memory) for group in groups]

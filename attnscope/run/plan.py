@@ -169,8 +169,8 @@ def span_bytes(plan: RunPlan) -> int:
     count = max(len(text_plan.spans.names) for text_plan in plan.text_plans if text_plan.spans is not None)
     longest = max(len(text_plan.tokens) for text_plan in plan.text_plans)
     sums = c.n_layers * c.n_heads * texts * (_SPAN_SUM * count**2 + _SPAN_TOTAL * count)
-    of_token, most = _SPAN_KEYS
-    keys = min(of_token * texts * longest * count, most)
+    of_token, limit = _SPAN_KEYS
+    keys = min(of_token * texts * longest * count, limit)
     return sums + keys + texts * (longest * _SPAN_TOKEN + min(longest, KEPT_ROWS) * count * _SPAN_SHARE)
 
 
@@ -180,11 +180,11 @@ def plan_texts(
     """Plan every text; of several, texts that lack a typed word or position are left out, and named."""
     text_plans: list[TextPlan] = []
     missing: list[tuple[TextInput, NotInText]] = []
-    for number, text in enumerate(run.texts):
+    for index, text in enumerate(run.texts):
         try:
-            tokens = None if continued is None else continued[number]
+            tokens = None if continued is None else continued[index]
             text_plan = plan_text(run, source, text, several=len(run.texts) > 1, continued=tokens)
-            text_plans.append(replace(text_plan, number=number))
+            text_plans.append(replace(text_plan, number=index))
         except NotInText as e:
             missing.append((text, e))
     if missing and not text_plans:
@@ -224,16 +224,17 @@ def spare_memory(
 
     def needs(run: RunConfig, demand: MemoryDemand) -> tuple[dict[str, int], dict[str, int] | None]:
         """Return the bytes if weights are kept, and if they are read again, of the host or of the GPU."""
-        kept, streamed = (
+        kept_bytes, streamed = (
             bytes_needed(run, source, replace(demand, streamed=streamed), more or {}) for streamed in (False, True)
         )
         if gpu is not None:
             cells = demand.batch * demand.heads * demand.tiled_queries * demand.tokens
             tile = {"tile": tile_bytes(gpu.total, cells)}
-            kept, streamed = (
-                {name: size for name, size in need.items() if name not in _ON_HOST} | tile for need in (kept, streamed)
+            kept_bytes, streamed = (
+                {name: size for name, size in need.items() if name not in _ON_HOST} | tile
+                for need in (kept_bytes, streamed)
             )
-        return kept, streamed if source.can_stream and demand.layers > 2 else None
+        return kept_bytes, streamed if source.can_stream and demand.layers > 2 else None
 
     def fitting() -> str:
         """Return the ways to take less memory that would fit; empty if that is not needed."""
@@ -255,9 +256,9 @@ def spare_memory(
         bound = MemoryBound(int(_GPU_SHARE * gpu.free), f"{_GPU_SHARE:.0%} of the free memory of {device}", gpu.free)
     elif gpu is not None:
         bound = replace(bound, most=max(bound.size, gpu.free))
-    kept, streamed = needs(run, demand)
-    why = find_stream_reason(kept, streamed, bound, fitting())
-    estimated = sum((streamed if why and streamed else kept).values())
+    kept_bytes, streamed = needs(run, demand)
+    why = find_stream_reason(kept_bytes, streamed, bound, fitting())
+    estimated = sum((streamed if why and streamed else kept_bytes).values())
     if gpu is None:
         return bound.size - estimated, why, MemoryLimit(bound.size, bound.what, estimated)
     # findings are copied to the host, and weights pass through it
@@ -281,8 +282,8 @@ def _one_token(demand: MemoryDemand) -> MemoryDemand:
 
 
 def _pooled(demand: MemoryDemand) -> MemoryDemand:
-    drawn = demand.batch * demand.units * POOL * (POOL + 2 * demand.top)
-    return replace(demand, pool=POOL, cells=0, raw=False, drawn=min(demand.drawn, drawn))
+    drawn_values = demand.batch * demand.units * POOL * (POOL + 2 * demand.top)
+    return replace(demand, pool=POOL, cells=0, raw=False, drawn=min(demand.drawn, drawn_values))
 
 
 _REDUCED = {SELECT_LESS: _one_cell, SHORTER: _one_token, _POOLED: _pooled}
@@ -327,11 +328,11 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
     tokens = [text_plan.tokens for text_plan in text_plans]
     predicted = plan_predictions(run, source, terms, tokens, is_whole_run=n_layers_run == c.n_layers)
     if run.target is not None:
-        for number, text_plan in enumerate(text_plans):
+        for index, text_plan in enumerate(text_plans):
             if run.query is not None and len(text_plan.queries) == 1:
                 # The logit is that of the named row.
-                predicted[number] = replace(predicted[number], positions=text_plan.queries)
-            after_word = predicted[number].follows_word(text_plan.tokens, source)
+                predicted[index] = replace(predicted[index], positions=text_plan.queries)
+            after_word = predicted[index].follows_word(text_plan.tokens, source)
             text_plan.warnings.extend(target_warnings(run.target, source, after_word=after_word))
     spanned = any(text_plan.spans is not None for text_plan in text_plans)
     n_layers_run = c.n_layers if predicted or spanned else n_layers_run
@@ -344,13 +345,13 @@ def plan_for_texts(run: RunConfig, source: ModelSource, text_plans: list[TextPla
 
 def _stages(run: RunConfig, source: ModelSource) -> tuple[str, ...]:
     """Return the kept stages in their order; by default, all that exist."""
-    known = source.stages or STAGES
-    missing = [stage for stage in run.stages if stage not in known]
+    known_stages = source.stages or STAGES
+    missing = [stage for stage in run.stages if stage not in known_stages]
     # No user typed the stages of defaults and walks.
     if missing and run.stages not in (DEFAULT_STAGES, WALKED):
-        hint = f"use {arg('stages', ','.join(known))}, or give queries and keys"
+        hint = f"use {arg('stages', ','.join(known_stages))}, or give queries and keys"
         raise UsageError(f"given weights come without {missing[0]}", where=arg("stages"), hint=hint)
-    return tuple(stage for stage in STAGES if stage in run.stages and stage in known)
+    return tuple(stage for stage in STAGES if stage in run.stages and stage in known_stages)
 
 
 def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelection:
@@ -378,8 +379,8 @@ def _matrices(
     run: RunConfig, terms: tuple[MaskTerm, ...], text_plans: list[TextPlan], n_heads: int
 ) -> "dict[str, np.ndarray[Any, np.dtype[np.bool_]]]":
     """Return the matrices that a mask expression names, each of the size of every text's matrix."""
-    named = mask_files(terms)
-    matrices = {path: run.matrices[path] if path in run.matrices else read_mask(Path(path)) for path in named}
+    paths = mask_files(terms)
+    matrices = {path: run.matrices[path] if path in run.matrices else read_mask(Path(path)) for path in paths}
     for path, matrix in matrices.items():
         *heads, queries, keys = matrix.shape
         if heads not in ([], [n_heads]):
@@ -417,9 +418,9 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
     narrowed = {text_plan.narrowed for text_plan in text_plans}
     few = PRINTED if compared else FEW if narrowed == {"columns"} else width
     # A contributor has two numbers; of several sides, the heads that moved most are drawn.
-    drawn = min(width, few * len(plan.stages)) + 2 * run.top
+    drawn_values = min(width, few * len(plan.stages)) + 2 * run.top
     drawn_heads = layers * heads if plan.sides == 1 else min(layers * heads, FEW)
-    drawn *= drawn_heads * (FEW * len(text_plans) if narrowed == {"rows"} else rows)
+    drawn_values *= drawn_heads * (FEW * len(text_plans) if narrowed == {"rows"} else rows)
     if "mean" in (plan.layers.word, plan.heads.word):
         # Mean contributions over every key.
         width += 4 * longest
@@ -437,7 +438,7 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         top=run.top,
         units=layers * heads,
         raw=bool({"scores", "scaled"} & set(plan.stages)),
-        drawn=0 if run.window is None else drawn,
+        drawn=0 if run.window is None else drawn_values,
         picture=run.picture,
         pool=pool,
         heads=c.n_heads if plan.auto or plan.heads.word == "mean" or run.target is not None else heads,
@@ -450,7 +451,7 @@ def memory_demand(plan: RunPlan) -> MemoryDemand:
         else max(len(text_plan.queries) for text_plan in text_plans),
         masks=frozenset(used_mask(plan.terms, mask) for mask in c.masks_of(plan.n_layers_run)),
         threads=run.threads or count_threads(),
-        predicted=max(min(AT_ONCE, sum(len(place.positions) for place in plan.predicted)), int(run.generate > 0)),
+        predicted=max(min(AT_ONCE, sum(len(places.positions) for places in plan.predicted)), int(run.generate > 0)),
         stages=max(1, len(plan.stages)),
         sides=plan.sides,
     )

@@ -55,7 +55,7 @@ def plan_predictions(
     if not (run.predict or cheap):
         return []
     places = [PredictedPlaces(kind, predicted_positions(kind, tokens)) for tokens in texts]
-    if any(place.positions for place in places):
+    if any(predicted_places.positions for predicted_places in places):
         return places
     if run.predict:
         hint = f"write {MASKS[0]} (or {MASKS[1]}) in its place, as the model's tokenizer spells it"
@@ -93,12 +93,12 @@ def check_generation(
     if own or any(isinstance(term, OF_ONE_TEXT) for term in leaves(terms)):
         hint = f"remove {arg('mask')}" if own else f"use a mask expression, without documents and {arg('hide')}"
         raise UsageError("the mask is not defined for a text that gets longer", where=where, hint=hint)
-    most = source.config.max_positions
+    limit = source.config.max_positions
     for tokens in texts:
-        kept = len(tokens) - count_closing(tokens)
-        if most is not None and kept + run.generate > most:
-            message = f"{kept} tokens and {run.generate} more, but the model takes at most {most}"
-            hint = f"use at most {most - kept}" if most > kept else "use a shorter text"
+        prompt_length = len(tokens) - count_closing(tokens)
+        if limit is not None and prompt_length + run.generate > limit:
+            message = f"{prompt_length} tokens and {run.generate} more, but the model takes at most {limit}"
+            hint = f"use at most {limit - prompt_length}" if limit > prompt_length else "use a shorter text"
             raise UsageError(message, where=where, hint=hint)
 
 
@@ -196,10 +196,10 @@ def target_ids(
     """
     ids = [_token_id(target, targets or (), source, after_word=after_word) for target in targets or ()]
     rows = source.config.vocab_size
-    for target, number in zip(targets or (), ids, strict=True):
-        if number >= rows:
+    for target, token_id in zip(targets or (), ids, strict=True):
+        if token_id >= rows:
             # The tokenizer was given more tokens than the model.
-            message = f"'{target}' has id {number}, but the vocabulary of {source.name} has {rows} tokens"
+            message = f"'{target}' has id {token_id}, but the vocabulary of {source.name} has {rows} tokens"
             raise UsageError(message, where=arg("target"), hint=f"use a token with an id below {rows}")
     return (ids[0] if ids else None), (ids[1] if len(ids) > 1 else None)
 
@@ -209,8 +209,8 @@ def target_warnings(targets: Sequence[str] | None, source: ModelSource, *, after
     warnings = []
     for target in targets or ():
         plain = _plain_id(target, source)
-        number = _token_id(target, targets or (), source, after_word=after_word)
-        if number == plain or number != _spaced_id(target, source):
+        token_id = _token_id(target, targets or (), source, after_word=after_word)
+        if token_id == plain or token_id != _spaced_id(target, source):
             continue
         without = "" if plain is None else f"; <{plain}> is '{target}' without one"
         warnings.append(f"--target '{target}' is taken as ' {target}', since the text does not end in a space{without}")
@@ -247,9 +247,9 @@ def _token_id(target: str, targets: Sequence[str], source: ModelSource, *, after
 
 def _plain_id(target: str, source: ModelSource) -> int | None:
     """Return the id of a token as it was typed, by its piece, its text or its id as `<26>`; None for several tokens."""
-    named = source.tokenizer.id_of(target)
-    if named is not None:
-        return named
+    token_id = source.tokenizer.id_of(target)
+    if token_id is not None:
+        return token_id
     if by_id := _ID.fullmatch(target):
         return int(by_id[1])
     tokens = _typed_tokens(target, source)

@@ -63,14 +63,14 @@ def spell_ids(text: TextInput, source: ModelSource) -> TextInput:
     return replace(text, text=join_tokens(_tokens(text.given, source))[0])
 
 
-def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list[Token], list[int] | None]:
+def given_tokens(given_ids: GivenIds, source: ModelSource, where: str) -> tuple[list[Token], list[int] | None]:
     """Return the tokens of given ids, and the position of each if it is not its place."""
     c = source.config
-    tokens = join_tokens(_tokens(given, source))[1]
+    tokens = join_tokens(_tokens(given_ids, source))[1]
     check_tokens(source, tokens, where)
-    positions = given.positions
+    positions = given_ids.positions
     if positions is None:
-        positions = _counted(given, c.padding_id, c.position_offset)
+        positions = _counted(given_ids, c.padding_id, c.position_offset)
     if positions is None or positions == tuple(range(len(tokens))):
         return tokens, None if c.padding_id is None or positions is None else list(positions)
     if c.positions in ("alibi", "sinusoidal"):
@@ -83,50 +83,56 @@ def given_tokens(given: GivenIds, source: ModelSource, where: str) -> tuple[list
     return tokens, list(positions)
 
 
-def given_notes(given: GivenIds, positions: Sequence[int] | None) -> list[str]:
+def given_notes(given_ids: GivenIds, positions: Sequence[int] | None) -> list[str]:
     """Return notes on the padding that is left out, and on positions that are not the places of tokens."""
     notes = list[str]()
-    if given.left or given.right:
-        sides = [f"{count} {side}" for count, side in ((len(given.left), "before"), (given.right, "after")) if count]
+    if given_ids.left or given_ids.right:
+        sides = [
+            f"{count} {side}" for count, side in ((len(given_ids.left), "before"), (given_ids.right, "after")) if count
+        ]
         notes.append(f"padding tokens left out: {' and '.join(sides)} the text")
     if positions is not None and list(positions) != [*range(len(positions))]:
         notes.append(f"position ids: {_ranges(positions)}")
     return notes
 
 
-def packed_lengths(given: GivenIds) -> list[int]:
+def packed_lengths(given_ids: GivenIds) -> list[int]:
     """Return the lengths of the documents that restarting positions tell apart; empty if none restarts.
 
     A document ends where the next position is not the following number, as in transformers.
     """
-    steps = list(pairwise(given.positions or ()))
+    steps = list(pairwise(given_ids.positions or ()))
     if all(after > before for before, after in steps):
         return []
-    edges = [0, *(place for place, (before, after) in enumerate(steps, 1) if after != before + 1), len(given.ids)]
+    edges = [
+        0,
+        *(position for position, (before, after) in enumerate(steps, 1) if after != before + 1),
+        len(given_ids.ids),
+    ]
     return [end - start for start, end in pairwise(edges)]
 
 
-def _counted(given: GivenIds, padding_id: int | None, offset: int) -> tuple[int, ...] | None:
+def _counted(given_ids: GivenIds, padding_id: int | None, offset: int) -> tuple[int, ...] | None:
     """Return positions as transformers counts them with padding before the text; None if they start at 0.
 
     Most models count all tokens; those with a padding id, such as RoBERTa, the tokens that have another id.
     """
     if padding_id is None:
-        return tuple(range(len(given.left), len(given.left) + len(given.ids))) if given.left else None
-    place = sum(number != padding_id for number in given.left)
+        return tuple(range(len(given_ids.left), len(given_ids.left) + len(given_ids.ids))) if given_ids.left else None
+    count = sum(token_id != padding_id for token_id in given_ids.left)
     positions = []
-    for number in given.ids:
-        positions.append(padding_id if number == padding_id else place + offset)
-        place += number != padding_id
+    for token_id in given_ids.ids:
+        positions.append(padding_id if token_id == padding_id else count + offset)
+        count += token_id != padding_id
     return tuple(positions)
 
 
-def _tokens(given: GivenIds, source: ModelSource) -> list[Token]:
+def _tokens(given_ids: GivenIds, source: ModelSource) -> list[Token]:
     tokens = []
-    for number, type_id in zip(given.ids, given.types, strict=True):
-        piece, spelled = source.tokenizer.spelled(number)
-        special = source.tokenizer.made_token(number).special
-        tokens.append(Token(number, piece, spelled, special=special, type_id=type_id))
+    for token_id, type_id in zip(given_ids.ids, given_ids.types, strict=True):
+        piece, spelled = source.tokenizer.spelled(token_id)
+        special = source.tokenizer.made_token(token_id).special
+        tokens.append(Token(token_id, piece, spelled, special=special, type_id=type_id))
     return tokens
 
 

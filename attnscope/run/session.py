@@ -162,43 +162,45 @@ def inspect(
     session: Session | None = None,
     *,
     sides: int = 1,
-    beside: "MakeRecorders | None" = None,
+    extra_recorders: "MakeRecorders | None" = None,
 ) -> Report:
     """Do what `attnscope run` does, without printing.
 
     Args:
         sides: Reports that are kept at the same time; see make_plan.
-        beside: Makes more recorders that see the pass over all layers; None for none.
+        extra_recorders: Makes more recorders that see the pass over all layers; None for none.
     """
-    return _inspect(run, session or Session(run.texts, progress), beside, sides=sides)[0]
+    return _inspect(run, session or Session(run.texts, progress), extra_recorders, sides=sides)[0]
 
 
 def inspect_every_head(
-    run: RunConfig, session: Session, *, beside: "MakeRecorders | None" = None
+    run: RunConfig, session: Session, *, extra_recorders: "MakeRecorders | None" = None
 ) -> tuple[Report, Report]:
     """Return the Report of `inspect`, and a summary of every head from the same pass; see run.every_head."""
-    report, summary = _inspect(run, session, beside, summary=True)
+    report, summary = _inspect(run, session, extra_recorders, summary=True)
     assert summary is not None
     return report, summary
 
 
 def _inspect(
-    run: RunConfig, session: Session, beside: "MakeRecorders | None", *, sides: int = 1, summary: bool = False
+    run: RunConfig, session: Session, extra_recorders: "MakeRecorders | None", *, sides: int = 1, summary: bool = False
 ) -> tuple[Report, Report | None]:
     source, run = session.open(run)
     continued = None if not run.generate else continue_texts(run, source, session)
-    grown = None if continued is None else {number: result.tokens for number, result in continued.items()}
-    plan = make_plan(run, source, grown, sides=sides, every_head=summary, all_layers=beside is not None)
+    grown = None if continued is None else {text_index: result.tokens for text_index, result in continued.items()}
+    plan = make_plan(run, source, grown, sides=sides, every_head=summary, all_layers=extra_recorders is not None)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
     spans = span_recorders(plan, batch, engine)
     every_head = summary_trace(plan, batch, engine) if summary else None
     other_recorders: Recorders = {} if spans is None else spans.recorders
-    if beside is not None:
-        other_recorders = _merged(other_recorders, beside(batch, engine))
+    if extra_recorders is not None:
+        other_recorders = _merged(other_recorders, extra_recorders(batch, engine))
     attributions = [] if run.target is None else attribute(plan, batch, model, engine, session.progress)
     choice = HeadChoice(model, attributions)
-    trace = attend(plan, batch, engine, session.progress, choice=choice, beside=other_recorders, every_head=every_head)
+    trace = attend(
+        plan, batch, engine, session.progress, choice=choice, extra_recorders=other_recorders, every_head=every_head
+    )
     check = memory_check(plan, batch)
     texts = [_text_report(plan, i, trace, engine, check) for i in range(len(plan.text_plans))]
     if spans is not None:
@@ -275,7 +277,7 @@ def attribute(
     head = plan.config.head
     assert isinstance(stack, Stack)
     assert head is not None
-    positions = [place.positions[0] for place in plan.predicted]
+    positions = [predicted_places.positions[0] for predicted_places in plan.predicted]
     capture = StreamCapture(stack, positions)
     step = ("attributing", on_progress)
     with capture.capturing():
@@ -375,10 +377,10 @@ def reading_span(spans: TextSpans, queries: Sequence[int]) -> int:
     Args:
         queries: Shown rows; if they belong to several spans, none is named.
     """
-    named = {spans.of_token[query] for query in queries if query < len(spans.of_token)}
-    if len(named) == 1:
-        return named.pop()
-    last = [number for number, kind in enumerate(spans.kinds) if kind in ("text", "answer")]
+    named_spans = {spans.of_token[query] for query in queries if query < len(spans.of_token)}
+    if len(named_spans) == 1:
+        return named_spans.pop()
+    last = [index for index, span_kind in enumerate(spans.kinds) if span_kind in ("text", "answer")]
     return last[-1] if last else len(spans.names) - 1
 
 
@@ -410,13 +412,13 @@ def select_heads(
     engine: "Engine",
     choice: HeadChoice | None,
     on_progress: ProgressCallback | None,
-    beside: "Recorders | None" = None,
+    extra_recorders: "Recorders | None" = None,
 ) -> SelectedHeads:
     """Return the requested layers and heads; see HeadChoice for those that are left to `auto`.
 
     Args:
         choice: Needed if the plan has `auto`.
-        beside: More recorders by layer, which see the pass that chooses if it is under the mask that is shown.
+        extra_recorders: More recorders by layer, which see the pass that chooses if it is under the mask that is shown.
     """
     from attnscope.run.analysis.choice import RankingRecorders, choose_heads, logit_ranking
 
@@ -435,7 +437,7 @@ def select_heads(
     # Arrays were computed under the mask that is named, whatever the default of a model would be.
     observed = plan.run.own_mask or not plan.source.runs
     if observed:
-        recorders = _merged(rankings.recorders, beside or {})
+        recorders = _merged(rankings.recorders, extra_recorders or {})
         hidden = forward(plan, batch, engine, recorders, step, final=bool(plan.predicted))
         ranking = rankings.compute()
     else:
@@ -478,8 +480,10 @@ def _named_places(plan: RunPlan) -> tuple[list[list[int]] | None, list[list[int]
     rows = [text.queries if text.auto_queries is None else text.auto_queries for text in texts]
     columns = [text.keys if text.auto_keys is None else text.auto_keys for text in texts]
     sources = [text.context or text.tokens for text in texts]
-    every_row = all(len(named) == len(text.tokens) for named, text in zip(rows, texts, strict=True))
-    every_column = all(len(named) == len(tokens) for named, tokens in zip(columns, sources, strict=True))
+    every_row = all(len(named_positions) == len(text.tokens) for named_positions, text in zip(rows, texts, strict=True))
+    every_column = all(
+        len(named_positions) == len(tokens) for named_positions, tokens in zip(columns, sources, strict=True)
+    )
     run = plan.run
     no_rows = run.query is None and run.auto_query is None
     no_columns = run.key is None and run.auto_key is None
@@ -494,7 +498,7 @@ def attend(
     record_spec: RecordSpec | None = None,
     *,
     choice: HeadChoice | None = None,
-    beside: "Recorders | None" = None,
+    extra_recorders: "Recorders | None" = None,
     every_head: "Trace | None" = None,
 ) -> "Trace":
     """Choose the heads for `auto`, and record the requested values.
@@ -502,7 +506,7 @@ def attend(
     Args:
         record_spec: Specification of the record; None for the content of a Report.
         choice: Needed if a layer or head is left to `auto`.
-        beside: More recorders by layer, such as those of spans, which see one pass over all layers; None for none.
+        extra_recorders: More recorders by layer, such as those of spans, which see one pass over all layers.
         every_head: Recorders of every head, which see that pass, too; None for none.
     """
     from attnscope.model.recorders import AveragedRows, RecordedTokens
@@ -515,17 +519,17 @@ def attend(
     if "spans" in record_spec.parts:
         divided = [text_plan.spans for text_plan in plan.text_plans if text_plan.spans is not None]
         recorded = span_tokens(batch, divided)
-    shown = _shown(plan, batch.tokens.real)
+    shown_rows = _shown(plan, batch.tokens.real)
     averaged = None
     if "heads" in record_spec.parts:
-        averaged = AveragedRows.of(batch.tokens.ids[0], batch.tokens.special, shown)
-    record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real, recorded, averaged)
+        averaged = AveragedRows.of(batch.tokens.ids[0], batch.tokens.special, shown_rows)
+    record_tokens = RecordedTokens(batch.sources, eligible, shown_rows, batch.tokens.real, recorded, averaged)
     if every_head is not None:
-        beside = _merged(beside or {}, every_head.recorders)
-    selected = select_heads(plan, batch, engine, choice, on_progress, beside)
+        extra_recorders = _merged(extra_recorders or {}, every_head.recorders)
+    selected = select_heads(plan, batch, engine, choice, on_progress, extra_recorders)
     trace = make_trace(selected.units, record_spec, record_tokens)
     final = bool(plan.predicted) and selected.hidden is None
-    recorders = trace.recorders if selected.observed else _merged(trace.recorders, beside or {})
+    recorders = trace.recorders if selected.observed else _merged(trace.recorders, extra_recorders or {})
     hidden_states = forward(plan, batch, engine, recorders, ("attending", on_progress), final=final)
     trace.hidden = hidden_states if final else selected.hidden
     trace.finish()
@@ -587,11 +591,11 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
     """Return the rows of each text that sums count, (B, Q), bool: shown rows, or all."""
     import torch
 
-    shown = torch.zeros_like(real)
-    for number, text_plan in enumerate(plan.text_plans):
+    shown_rows = torch.zeros_like(real)
+    for index, text_plan in enumerate(plan.text_plans):
         rows = torch.tensor(text_plan.queries, dtype=torch.int64, device=real.device)
-        shown[number, real[number] if text_plan.pool else rows] = True
-    return shown
+        shown_rows[index, real[index] if text_plan.pool else rows] = True
+    return shown_rows
 
 
 def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:

@@ -24,12 +24,12 @@ def plan_summary(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan],
     cells = units * sum(len(r) * len(c) for r, c in zip(rows, columns, strict=True))
     exact = cells <= _CELLS and bool(stages) and all(text.queries for text in texts)
     stride = 1 if exact else -(-units * sum(map(len, rows)) // _ROWS)
-    listed = sorted({row for chosen in rows for row in chosen[::stride]})
+    listed = sorted({row for positions in rows for row in positions[::stride]})
     return RecordSpec(
         stages=stages if exact else (),
         rows=listed,
         counted=listed,
-        columns=sorted({column for chosen in columns for column in chosen}) if exact else [],
+        columns=sorted({column for positions in columns for column in positions}) if exact else [],
         top=TOP if run.top else 0,
         by=run.by,
         parts=("top", "rows") if exact else ("top", "rows", "pooled"),
@@ -42,10 +42,14 @@ def summary_bytes(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan]
     spec = plan_summary(run, config, texts, stages)
     units = config.n_layers * config.n_heads
     rows = len(texts) * units * len(spec.rows)
-    kept = Quantities(
+    quantities = Quantities(
         texts=len(texts), units=units, sources=max(len(text.context or text.tokens) for text in texts),
         rows=rows, counted=rows, cells=rows * len(spec.columns) * len(spec.stages), top=spec.top, measures=2,
         statistics=len(STATISTICS), pool=spec.pool,
     )  # fmt: skip
     names = (*spec.parts, "stages")
-    return 2 * _FLOAT * sum(part.numbers(kept) + part.beside(kept) for part in RECORD_PARTS if part.name in names)
+    return (
+        2
+        * _FLOAT
+        * sum(part.numbers(quantities) + part.beside(quantities) for part in RECORD_PARTS if part.name in names)
+    )

@@ -63,11 +63,11 @@ class SearchedText:
     spans: TextSpans | None
     words: bool  # whether a token is found with all others of its word
 
-    def find(self, option: str, named: PositionSelection | None) -> list[int] | None:
+    def find(self, option: str, selection: PositionSelection | None) -> list[int] | None:
         """Find the positions of a selection, sorted; None for no selection."""
-        if named is None:
+        if selection is None:
             return None
-        positions = sorted(named.find(self.tokens, self.written, option, spans=self.spans))
+        positions = sorted(selection.find(self.tokens, self.written, option, spans=self.spans))
         return whole_words(self.tokens, positions) if self.words else positions
 
 
@@ -82,8 +82,8 @@ def with_padding(run: RunConfig, texts: Sequence[TextPlan]) -> list[TextPlan]:
         n = len(text.tokens)
         rows = text.queries if run.query is not None or len(text.queries) < n else list(range(longest))
         columns = text.keys if run.key is not None or len(text.keys) < n else list(range(longest))
-        shown = longest - n if max(len(rows), len(columns)) == longest else 0
-        padded.append(replace(text, queries=rows, keys=columns, padding=shown))
+        padding_count = longest - n if max(len(rows), len(columns)) == longest else 0
+        padded.append(replace(text, queries=rows, keys=columns, padding=padding_count))
     if not any(text.padding for text in padded):
         note = "--show-padding: no text is padded" if len({len(text.tokens) for text in texts}) == 1 else None
         padded[0].notes.append(note or "--show-padding: has no effect, since not all rows or columns are shown")
@@ -132,14 +132,16 @@ def plan_text(
         )
     documents = _documents(run, source, tokens, text.where, context is not None)
     warnings += _document_warnings(run, source, text, tokens, documents)
-    first = source.first_queries.get(text.where, 0)
+    first_query = source.first_queries.get(text.where, 0)
     rows_of = SearchedText(tokens, (text.text, text.pair), spans, words=run.words)
     columns_of = rows_of if context is None else SearchedText(context, (text.context,), spans, words=run.words)
-    queries, keys, pool, narrowed, more = _choose_cells(run, rows_of, columns_of, causal=causal, first=first)
+    queries, keys, pool, narrowed, more = _choose_cells(
+        run, rows_of, columns_of, causal=causal, first_query=first_query
+    )
     if spans is not None and run.window == PRINTED and AUTO in (run.layer, run.head):
         # beside spans, a screen draws the matrices of heads that the user selected, and no others
-        named = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None or run.words
-        more = ["--layer L --head H adds the matrices of a head"] * named
+        is_specific = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None or run.words
+        more = ["--layer L --head H adds the matrices of a head"] * is_specific
     return TextPlan(
         tokens,
         context,
@@ -220,9 +222,9 @@ def _document_warnings(
     warnings = list[str]()
     for term, lengths in documents.items():
         if isinstance(term, DocumentEnds) and len(lengths) == 1:
-            ends = [source.tokenizer.spelled(number)[0] for number in source.generation.eos_token_id]
-            named = f" ({', '.join(ends)})" if ends else ""
-            warnings.append(f"--mask {term}: no token inside the text ends one{named}, so it is a single document")
+            ends = [source.tokenizer.spelled(token_id)[0] for token_id in source.generation.eos_token_id]
+            ends_text = f" ({', '.join(ends)})" if ends else ""
+            warnings.append(f"--mask {term}: no token inside the text ends one{ends_text}, so it is a single document")
     packed = [] if text.given is None else packed_lengths(text.given)
     if text.given is None or not packed or not source.mask_known:
         return warnings
@@ -252,23 +254,23 @@ def _hidden(run: RunConfig, columns_of: SearchedText, where: str, *, several: bo
 
 def check_context(text: TextInput, source: ModelSource) -> None:
     """Refuse a missing context under cross-attention, and a context anywhere else."""
-    given = text.context is not None
-    if source.needs_context and not given:
+    has_context = text.context is not None
+    if source.needs_context and not has_context:
         hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"
         raise UsageError("is required, since the model attends to a second text", where=arg("context"), hint=hint)
-    if given and source.part == "encoder":
+    if has_context and source.part == "encoder":
         raise UsageError(
             f"an encoder reads only {arg('text')}",
             where=arg("context"),
             hint=f"remove it, or use {arg('part', 'cross')}",
         )
-    if given and not source.needs_context:
+    if has_context and not source.needs_context:
         hint = "remove it, or use a config with cross_attention = true"
         raise UsageError("the model has no cross-attention", where=arg("context"), hint=hint)
 
 
 def _choose_cells(
-    run: RunConfig, rows_of: SearchedText, columns_of: SearchedText, *, causal: bool, first: int = 0
+    run: RunConfig, rows_of: SearchedText, columns_of: SearchedText, *, causal: bool, first_query: int = 0
 ) -> tuple[list[int], list[int], int | None, Part | None, list[str]]:
     """Return the named rows and columns; if none are named, all, or a map of a text that is too long.
 
@@ -282,11 +284,11 @@ def _choose_cells(
     n_keys = len(columns_of.tokens)
     queries = rows_of.find(arg("query"), run.query)
     notes: list[str] = []
-    if first:
-        queries = _known_queries(queries, first, n_queries, run.window, notes)
+    if first_query:
+        queries = _known_queries(queries, first_query, n_queries, run.window, notes)
     keys = columns_of.find(arg("key"), run.key)
     too_long = run.window is not None and max(n_queries, n_keys) > run.window
-    nothing_named = run.query is None and keys is None and not (first and run.pool is None)
+    nothing_named = run.query is None and keys is None and not (first_query and run.pool is None)
     pool = run.pool or (POOL if too_long and nothing_named else None)
     if pool is not None and nothing_named:
         return [], [], pool, None, _pooled_notes(run, n_queries, n_keys, pool)
@@ -301,32 +303,34 @@ def _choose_cells(
         found_queries = list(range(n_queries))
         notes.append(f"the {FEW} rows with most weight are shown; --query 0:{n_queries} shows all")
     if found_queries is None:
-        beside = _window_start(keys, n_queries, run.window, causal, after=True) if aligned else 0
-        found_queries = _window("rows", "--query", n_queries, run.window, beside, notes)
+        window_start = _window_start(keys, n_queries, run.window, causal, after=True) if aligned else 0
+        found_queries = _window("rows", "--query", n_queries, run.window, window_start, notes)
     if found_keys is None:
-        beside = _window_start(queries, n_keys, run.window, causal, after=False) if aligned else 0
-        found_keys = _window("columns", "--key", n_keys, run.window, beside, notes)
+        window_start = _window_start(queries, n_keys, run.window, causal, after=False) if aligned else 0
+        found_keys = _window("columns", "--key", n_keys, run.window, window_start, notes)
     if too_long and pool is None:
         notes.append(f"--pool {POOL} adds a map of the whole text")
     return found_queries, found_keys, pool, narrowed, notes
 
 
 def _known_queries(
-    queries: list[int] | None, first: int, count: int, window: int | None, notes: list[str]
+    queries: list[int] | None, first_query: int, count: int, window: int | None, notes: list[str]
 ) -> list[int]:
     """Return the requested rows whose queries are known; the last of them if none are requested."""
     if queries is None:
-        start = first if window is None else max(first, count - window)
-        if start > first:
-            notes.append(f"rows {start}–{count - 1} of {first}–{count - 1} shown; --query {first}:{count} shows all")
+        start = first_query if window is None else max(first_query, count - window)
+        if start > first_query:
+            notes.append(
+                f"rows {start}–{count - 1} of {first_query}–{count - 1} shown; --query {first_query}:{count} shows all"
+            )
         return list(range(start, count))
-    known = [query for query in queries if query >= first]
-    if not known:
+    known_queries = [query for query in queries if query >= first_query]
+    if not known_queries:
         message = f"the query of token {queries[-1]} is not among the given ones"
-        raise UsageError(message, where=arg("query"), hint=f"use {first}:{count}")
-    if len(known) < len(queries):
-        notes.append(f"rows before {first} have no queries, and are left out")
-    return known
+        raise UsageError(message, where=arg("query"), hint=f"use {first_query}:{count}")
+    if len(known_queries) < len(queries):
+        notes.append(f"rows before {first_query} have no queries, and are left out")
+    return known_queries
 
 
 def _narrowed(
@@ -342,14 +346,14 @@ def _narrowed(
     return None
 
 
-def _window_start(named: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:
+def _window_start(positions: list[int] | None, count: int, window: int | None, causal: bool, *, after: bool) -> int:
     """Find the start of a window next to the other side's named positions."""
-    if named is None or window is None:
+    if positions is None or window is None:
         return 0
-    first = named[0]
-    last = min(named[-1], named[0] + window)
-    centred = (first + last + 1 - window) // 2
-    start = (first if after else last + 1 - window) if causal else centred
+    first_position = positions[0]
+    last_position = min(positions[-1], positions[0] + window)
+    centred = (first_position + last_position + 1 - window) // 2
+    start = (first_position if after else last_position + 1 - window) if causal else centred
     return max(0, min(start, count - window))
 
 

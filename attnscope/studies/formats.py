@@ -52,13 +52,13 @@ def export(findings: Any, path: Path, *, width: int | None = None, **options: Un
     return format_for(path, kind_of(findings)).write(findings, options, width or WIDTH)
 
 
-def format_for(path: Path, kind: FindingsKind) -> FileFormat:
+def format_for(path: Path, findings_kind: FindingsKind) -> FileFormat:
     """Return the format of a file name; refuse one that cannot hold findings of this kind."""
-    hint = f"use {' '.join(kind.formats)}"
+    hint = f"use {' '.join(findings_kind.formats)}"
     for form in FILE_FORMATS:
         if form.ending == path.suffix.lower():
-            if form.ending not in kind.formats:
-                message = f"what {kind.typed or kind.name} finds cannot be written as {form.ending}"
+            if form.ending not in findings_kind.formats:
+                message = f"what {findings_kind.typed or findings_kind.name} finds cannot be written as {form.ending}"
                 raise UsageError(message, where=path, hint=hint)
             return form
     message = f"unknown extension '{path.suffix}'" if path.suffix else "the name has no extension"
@@ -86,8 +86,8 @@ def _figure(function: str) -> Callable[[Any, Options, int], Iterator[bytes]]:
     def write(findings: Any, options: Options, _width: int) -> Iterator[bytes]:
         from attnscope.studies.present import present
 
-        drawn = present(findings, format="heat", **options | {"options": False})
-        figure: str | bytes = imported(f"attnscope.views.figure:{function}")(drawn)
+        parts = present(findings, format="heat", **options | {"options": False})
+        figure: str | bytes = imported(f"attnscope.views.figure:{function}")(parts)
         yield figure.encode() if isinstance(figure, str) else figure
 
     return write
@@ -120,8 +120,8 @@ def _first_text(findings: Any) -> str | None:
             return _first_text(sides[0].report)
         return " → ".join(side.label.rsplit("/", 1)[-1] for side in sides)
     if texts := getattr(findings, "texts", None):
-        first = texts[0]
-        return first if isinstance(first, str) else getattr(first, "text", None)
+        first_entry = texts[0]
+        return first_entry if isinstance(first_entry, str) else getattr(first_entry, "text", None)
     text = getattr(findings, "text", None)
     return text if isinstance(text, str) else None
 

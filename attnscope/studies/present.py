@@ -21,7 +21,7 @@ def present(
     format: Format = "table",
     listing: Listing | None = None,
     every_head: Any = None,
-    **shown: Unpack[Shown],
+    **fields: Unpack[Shown],
 ) -> Iterator[ViewPart]:
     """Turn findings of any kind into parts.
 
@@ -29,9 +29,9 @@ def present(
         format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
             comparison; `page` is a page to walk through.
         listing: Heads or effects that are listed.
-        **shown: Fields of DisplaySettings.
+        **fields: Fields of DisplaySettings.
     """
-    settings = DisplaySettings(**shown)
+    settings = DisplaySettings(**fields)
     parts = kind_of(findings).present(findings, settings, Display(format, listing or Listing(), every_head))
     return _only_data(parts) if settings.data_only else parts
 
@@ -59,8 +59,10 @@ def _without_remarks(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
             yield msgspec.structs.replace(part, forms=forms, picture=picture)
         elif isinstance(part, Facts) and part.remark:
             warns = {"warning", "alarm"}
-            kept = [line for line in part.lines if isinstance(line[1], tuple) and warns & {s.look for s in line[1]}]
-            if kept:
-                yield Facts(kept)
+            kept_lines = [
+                line for line in part.lines if isinstance(line[1], tuple) and warns & {s.look for s in line[1]}
+            ]
+            if kept_lines:
+                yield Facts(kept_lines)
         elif not (isinstance(part, Text) and part.remark):
             yield part

@@ -21,13 +21,15 @@ def study(name: str) -> Study:
 @cache
 def kinds() -> tuple[FindingsKind, ...]:
     """Return the kinds of findings of all studies."""
-    return tuple(kind for name in STUDIES for kind in study(name).kinds)
+    return tuple(findings_kind for name in STUDIES for findings_kind in study(name).kinds)
 
 
 def kind_of(findings: object) -> FindingsKind:
     """Return the kind of some findings."""
-    named = f"{type(findings).__module__}:{type(findings).__qualname__}"
-    return next(kind for kind in kinds() if f"attnscope.findings.{kind.findings}" == named)
+    qualified_name = f"{type(findings).__module__}:{type(findings).__qualname__}"
+    return next(
+        findings_kind for findings_kind in kinds() if f"attnscope.findings.{findings_kind.findings}" == qualified_name
+    )
 
 
 def options_of(name: str) -> tuple[Option, ...]:

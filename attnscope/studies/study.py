@@ -32,12 +32,12 @@ class Listing:
     sort: Literal["value", "layer"] = "value"  # order of the listed heads
     signed: bool = True  # whether values below 0 are weak; otherwise the magnitude counts
 
-    def heads(self, values: "Matrix", most: int) -> list[tuple[int, int]]:
+    def heads(self, values: "Matrix", limit: int) -> list[tuple[int, int]]:
         """Return the layers and heads that are listed; NaN is left out."""
         import numpy as np
 
         flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
-        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or most] if flat[n] > -np.inf]
+        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or limit] if flat[n] > -np.inf]
         return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
 
 

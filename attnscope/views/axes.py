@@ -72,10 +72,12 @@ class Axis:
         )
 
 
-def token_axis(kind: AxisKind, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
+def token_axis(axis_kind: AxisKind, tokens: Sequence[Token], positions: Sequence[int] | None = None) -> Axis:
     """Return the axis of these positions of a text, or of all of them."""
-    chosen = range(len(tokens)) if positions is None else positions
-    return Axis(kind, chosen, [token_span(tokens, p) for p in chosen], [tokens[p].special for p in chosen], len(tokens))
+    indices = range(len(tokens)) if positions is None else positions
+    return Axis(
+        axis_kind, indices, [token_span(tokens, p) for p in indices], [tokens[p].special for p in indices], len(tokens)
+    )
 
 
 def with_sink(keys: Axis) -> Axis:
@@ -113,7 +115,7 @@ def position_runs(positions: Sequence[int]) -> list[list[int]]:
 
 def ranked_out(sources: Sequence[Token], left_out: Sequence[LeftOut]) -> np.ndarray:
     """Say which sources do not take part in rankings."""
-    special, first = (name in left_out for name in LEFT_OUT)
+    special, first_excluded = (name in left_out for name in LEFT_OUT)
     excluded = np.array([token.special for token in sources]) & special
-    excluded[0] |= first
+    excluded[0] |= first_excluded
     return excluded

@@ -94,8 +94,8 @@ def texts(stage: str, matrix: Matrix, masked_rows: list[bool], digits: Digits) -
 
 def column_texts(values: Sequence[float | None], precision: int, *, zero: str = "", none: str = "") -> list[str]:
     """Format the cells of one column with the same number of digits; `zero` stands for exactly 0 if it is not empty."""
-    known = np.array([value for value in values if value is not None], dtype=np.float64)
-    return written(values, digits_for(known, precision), zero, none)  # type: ignore[arg-type]
+    known_values = np.array([value for value in values if value is not None], dtype=np.float64)
+    return written(values, digits_for(known_values, precision), zero, none)  # type: ignore[arg-type]
 
 
 def written(values: Sequence[float | None], digits: Digits, zero: str = "", none: str = "") -> list[str]:

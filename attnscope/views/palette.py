@@ -33,11 +33,11 @@ class Surface:
             self, background=background, more=_from(background, self.more), less=_from(background, self.less)
         )
 
-    def colour(self, place: float, *, signed: bool) -> list[int]:
+    def colour(self, fraction: float, *, signed: bool) -> list[int]:
         """Return red, green and blue at a place from 0 to 1; the middle of a signed scale is the background."""
         if not signed:
-            return on_ramp(self.more, place)
-        return on_ramp(self.more if place >= 0.5 else self.less, abs(2 * place - 1))
+            return on_ramp(self.more, fraction)
+        return on_ramp(self.more if fraction >= 0.5 else self.less, abs(2 * fraction - 1))
 
 
 def _from(background: str, stops: str) -> str:
@@ -66,5 +66,5 @@ DARK = Surface(
 
 def surface_on(background: Sequence[int]) -> Surface:
     """Return the colours of numbers on a background, red, green and blue from 0 to 255."""
-    known = LIGHT if needs_black(background) else DARK
-    return known.on(bytes(background).hex())
+    surface = LIGHT if needs_black(background) else DARK
+    return surface.on(bytes(background).hex())

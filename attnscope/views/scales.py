@@ -77,9 +77,9 @@ class LogScale:
     @classmethod
     def of(cls, weights: Matrix) -> "LogScale":
         """Return the scale of the weights that are known and above zero."""
-        known = weights[np.isfinite(weights) & (weights > 0)]
-        high = float(known.max()) if known.size else 1.0
-        return cls(max(high / LARGEST_RATIO, float(known.min())) if known.size else 1.0, high)
+        positive_weights = weights[np.isfinite(weights) & (weights > 0)]
+        high = float(positive_weights.max()) if positive_weights.size else 1.0
+        return cls(max(high / LARGEST_RATIO, float(positive_weights.min())) if positive_weights.size else 1.0, high)
 
     def ends(self, weights: Matrix) -> tuple[str, str]:
         """Write the numbers at its ends; smaller weights have the colour of the lower end, with `<` before it."""
@@ -101,12 +101,12 @@ class LogScale:
 
 def pool_largest(matrix: Matrix, rows: int, columns: int) -> Matrix:
     """Pool a matrix to the largest number in every cell of a coarser grid; −1 for empty cells."""
-    known = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
+    pooled = np.where(np.isnan(matrix), -1.0, matrix).astype(np.float32)
     for axis, count in ((0, rows), (1, columns)):
-        size = known.shape[axis]
+        size = pooled.shape[axis]
         if count < size:
-            known = np.maximum.reduceat(known, [n * size // count for n in range(count)], axis=axis)
-    return known
+            pooled = np.maximum.reduceat(pooled, [n * size // count for n in range(count)], axis=axis)
+    return pooled
 
 
 def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: int = 1, of_map: bool = False) -> str:
@@ -118,8 +118,8 @@ def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: i
     """
     queries, keys = shape[-2:]
     starts = [n * queries // rows for n in range(0, rows, together)]
-    most = max(end - start for start, end in zip(starts, [*starts[1:], queries], strict=True))
-    per = f"{most} × {-(-keys // columns)}"
+    largest = max(end - start for start, end in zip(starts, [*starts[1:], queries], strict=True))
+    per = f"{largest} × {-(-keys // columns)}"
     if of_map:
         cells = f"the {queries} × {keys} map" if per == "1 × 1" else f"up to {per} cells of the {queries} × {keys} map"
         cells = f"a cell of {cells}" if per == "1 × 1" else f"the largest of {cells}"
@@ -150,10 +150,10 @@ def strip_scale(values: Sequence[float]) -> Scale:
     return Scale(-largest, largest, signed=True)
 
 
-def on_ramp(stops: str, place: float) -> list[int]:
+def on_ramp(stops: str, fraction: float) -> list[int]:
     """Return red, green and blue at a place from 0 to 1 between evenly spaced stops, `rrggbb` each."""
     colours = [bytes.fromhex(stop) for stop in stops.split()]
-    at = place * (len(colours) - 1)
+    at = fraction * (len(colours) - 1)
     left = min(int(at), len(colours) - 2)
     return [round(a + (b - a) * (at - left)) for a, b in zip(colours[left], colours[left + 1], strict=True)]
 

@@ -80,7 +80,7 @@ def test_all_roles_of_minilm(minilm):
 def test_roles_that_one_pass_measured_are_the_same_when_asked_for_again():
     measured = RoleRecorders()
     run = requested((TextInput(WORDS[0]),), "riverbank")
-    inspect_every_head(run, Session(run.texts), beside=measured.recorders)
+    inspect_every_head(run, Session(run.texts), extra_recorders=measured.recorders)
     (first,), (second,) = measured.of_texts(1), measured.of_texts(1)
     assert first.words == second.words
     for mine, other in zip(first.roles, second.roles, strict=True):

@@ -38,14 +38,14 @@ def check_target(path: Path, *, force: bool) -> None:
     _check_existing(path, status.st_mode, force=force)
 
 
-def check_not_read(path: Path, given: Iterable[object]) -> None:
+def check_not_read(path: Path, inputs: Iterable[object]) -> None:
     """Refuse a target that the same command reads, whatever `--force` says.
 
     Args:
-        given: Inputs that the user named: files, folders of checkpoints, masks, texts; lists of these; None for
+        inputs: Inputs that the user named: files, folders of checkpoints, masks, texts; lists of these; None for
             nothing.
     """
-    for name in {part for text in _texts(given) for part in (text, *map(str.strip, text.split("+")))}:
+    for name in {part for text in _texts(inputs) for part in (text, *map(str.strip, text.split("+")))}:
         with suppress(OSError, ValueError):
             # One of the paths does not exist, or cannot be opened.
             belongs = path.name.startswith(_CHECKPOINT_FILES) and path.exists() and os.path.samefile(path.parent, name)
@@ -54,8 +54,8 @@ def check_not_read(path: Path, given: Iterable[object]) -> None:
                 raise AttnscopeError(message, where=path, hint="choose another output")
 
 
-def _texts(given: Iterable[object]) -> Iterator[str]:
-    for value in given:
+def _texts(inputs: Iterable[object]) -> Iterator[str]:
+    for value in inputs:
         if isinstance(value, list | tuple):
             yield from _texts(value)
         elif value is not None:

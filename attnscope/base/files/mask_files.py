@@ -29,8 +29,8 @@ def read_mask(path: Path) -> "np.ndarray[Any, np.dtype[np.bool_]]":
         (queries, keys) or (heads, queries, keys), bool.
     """
 
-    kind = path.suffix
-    matrix = _from_json(path) if kind == ".json" else _from_npy(path) if kind == ".npy" else _from_safetensors(path)
+    suffix = path.suffix
+    matrix = _from_json(path) if suffix == ".json" else _from_npy(path) if suffix == ".npy" else _from_safetensors(path)
     try:
         matrix = as_boolean(matrix)
     except ValueError as e:

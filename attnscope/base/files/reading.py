@@ -110,12 +110,12 @@ def parse_json(data: bytes, where: str) -> Any:
             parse_constant=lambda word: _NonFinite(word, non_finite),
         )
     except json.JSONDecodeError as e:
-        place = f"line {e.lineno}, column {e.colno}: {e.msg.removesuffix(' starting at')}"
+        location = f"line {e.lineno}, column {e.colno}: {e.msg.removesuffix(' starting at')}"
         if e.pos >= len(text.rstrip()) or e.msg.startswith("Unterminated"):
             raise AttnscopeError(
-                f"is truncated at {place}", where=where, hint="complete it, or download it again"
+                f"is truncated at {location}", where=where, hint="complete it, or download it again"
             ) from e
-        raise AttnscopeError(f"is not JSON at {place}", where=where) from e
+        raise AttnscopeError(f"is not JSON at {location}", where=where) from e
     except RecursionError as e:
         raise AttnscopeError("is nested too deeply", where=where, hint="model files have fewer levels") from e
     except ValueError as e:
@@ -193,8 +193,8 @@ class _NonFinite(str):
 
 
 def _finite(digits: str, seen: list[str]) -> float | _NonFinite:
-    number = float(digits)
-    return number if abs(number) != float("inf") else _NonFinite(digits[:20], seen)
+    value = float(digits)
+    return value if abs(value) != float("inf") else _NonFinite(digits[:20], seen)
 
 
 def _refuse_halves(value: Any, where: str) -> None:
@@ -228,8 +228,8 @@ def _checked(pairs: list[tuple[str, Any]], where: str, non_finite: list[str], *,
 
 def _require_regular_file(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
-        kind = next((name for test, name in _KINDS if test(status.st_mode)), "something else")
-        raise AttnscopeError(f"is {kind}, not a regular file", where=path)
+        description = next((name for test, name in _KINDS if test(status.st_mode)), "something else")
+        raise AttnscopeError(f"is {description}, not a regular file", where=path)
 
 
 def _reason(error: OSError) -> str:

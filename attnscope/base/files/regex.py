@@ -37,8 +37,8 @@ def full_matches(expression: str, texts: Iterable[str], before: str = "") -> fro
         if _REPEATS.search(expression) is None:
             return frozenset(text for text in every if matcher.fullmatch(text))
         command = [sys.executable, "-I", "-S", "-c", _MATCH, str(_PATIENCE)]
-        given = json.dumps([pattern, every]).encode()
-        done = subprocess.run(command, input=given, capture_output=True, timeout=2 * _PATIENCE, check=True)
+        request = json.dumps([pattern, every]).encode()
+        done = subprocess.run(command, input=request, capture_output=True, timeout=2 * _PATIENCE, check=True)
     except (re.error, RecursionError, OverflowError) as e:
         raise ValueError(f"is not a regular expression ({e})") from e
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as e:

@@ -12,9 +12,9 @@ def config_folder() -> Path:
     macOS, and APPDATA on Windows.
     """
     home = Path(os.path.expanduser("~"))
-    named = os.environ.get("XDG_CONFIG_HOME")
-    if named:
-        return Path(named) / "attnscope"
+    folder = os.environ.get("XDG_CONFIG_HOME")
+    if folder:
+        return Path(folder) / "attnscope"
     if sys.platform == "darwin":
         return home / "Library" / "Application Support" / "attnscope"
     if sys.platform == "win32":

@@ -37,8 +37,8 @@ def fork(call: Callable[[Connection], object]) -> tuple[int, Connection]:
             ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        for signal_number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(signal_number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGHUP, signal.SIGTERM})
         parent_end.close()

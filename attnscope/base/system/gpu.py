@@ -50,8 +50,8 @@ def gpu_memory(device: str) -> GpuMemory | None:
     if not torch.cuda.is_available() or int(device.partition(":")[2]) >= torch.cuda.device_count():
         return None
     free, total = torch.cuda.mem_get_info(device)
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return GpuMemory(free + kept, total)
+    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return GpuMemory(free + reserved, total)
 
 
 def tile_scores(total: int) -> int:

@@ -24,8 +24,8 @@ def available_memory() -> int:
     for folder in control_groups("memory"):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             try:
-                most, taken = (int((folder / name).read_text()) for name in (limit, used))
-                free.append(most - max(0, taken - _cached_pages(folder)))
+                max_bytes, taken = (int((folder / name).read_text()) for name in (limit, used))
+                free.append(max_bytes - max(0, taken - _cached_pages(folder)))
             except (OSError, ValueError):
                 # Another version of control groups, or "max".
                 continue

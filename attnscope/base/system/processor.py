@@ -15,10 +15,10 @@ def amd_family(description: Path = Path("/proc/cpuinfo")) -> int | None:
     try:
         with description.open(encoding="utf-8", errors="replace") as lines:
             # The first core's lines end with an empty one.
-            first = dict(line.split(":", 1) for line in takewhile(str.strip, lines) if ":" in line)
+            first_core = dict(line.split(":", 1) for line in takewhile(str.strip, lines) if ":" in line)
     except OSError:
         return None
-    fields = {name.strip(): value.strip() for name, value in first.items()}
+    fields = {name.strip(): value.strip() for name, value in first_core.items()}
     family = fields.get("cpu family", "")
     return int(family) if fields.get("vendor_id") == "AuthenticAMD" and family.isdigit() else None
 
@@ -29,9 +29,9 @@ def count_threads() -> int:
     A container's quota is rounded down: with 1.5 CPUs, two threads would both be stopped for part of every period, and
     whatever waits for both of them with them.
     """
-    named = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if named.isascii() and named.isdigit() and int(named):
-        return int(named)
+    value = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if value.isascii() and value.isdigit() and int(value):
+        return int(value)
     return count_cpus()
 
 
@@ -46,7 +46,7 @@ def _allowed(folder: Path) -> float:
     # Version 2 of control groups has one file, version 1 two.
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         try:
-            quota, period = (number for name in names for number in (folder / name).read_text().split())
+            quota, period = (part for name in names for part in (folder / name).read_text().split())
             if quota not in ("max", "-1"):
                 return int(quota) / int(period)
         except (OSError, ValueError):

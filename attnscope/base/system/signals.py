@@ -23,7 +23,7 @@ def end_on_signals() -> Iterator[None]:
     a `finally` could swallow, and none has to wait for a long call in the main thread that lets other threads run. One
     that is ignored (nohup, a background job) stays ignored. Afterwards they end the process at once.
     """
-    numbers = {number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN}
+    numbers = {signal_number for signal_number in _SIGNALS if signal.getsignal(signal_number) != signal.SIG_IGN}
     if not hasattr(signal, "pthread_sigmask"):
         # On Windows, Ctrl-C ends the process at once.
         yield
@@ -35,8 +35,8 @@ def end_on_signals() -> Iterator[None]:
     finally:
         # The first signal determines the exit code.
         with defer_signals():
-            for number in numbers:
-                signal.signal(number, signal.SIG_DFL)
+            for signal_number in numbers:
+                signal.signal(signal_number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 

@@ -26,9 +26,9 @@ def chat_templates(folder: Folder, tokenizer: FoundTokenizer) -> ChatTemplates:
     """Return the chat templates of a checkpoint; templates beside a tokenizer that the user named come first."""
     if tokenizer.name is not None and isinstance(tokenizer.tokenizer, FileTokenizer):
         path = tokenizer.tokenizer.path
-        beside = read_templates(path if path.is_dir() else path.parent)
-        if beside.templates:
-            return beside
+        templates = read_templates(path if path.is_dir() else path.parent)
+        if templates.templates:
+            return templates
     return read_templates(folder.path) if folder.chat is None else folder.chat
 
 

@@ -92,8 +92,8 @@ def _takes_parts(answer: dict[str, Any] | None, texts: Sequence[_UserText]) -> b
     marked = None if answer is None else answer["texts"][1]
     if marked is None or _AS_PYTHON.search(marked):
         return False
-    present = {int(number) for _, number in _MARK.findall(marked)}
-    return all(number in present for number, (n, _) in enumerate(_numbered(texts)) if "content" in texts[n].paths[0])
+    present = {int(index) for _, index in _MARK.findall(marked)}
+    return all(index in present for index, (n, _) in enumerate(_numbered(texts)) if "content" in texts[n].paths[0])
 
 
 def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
@@ -111,8 +111,8 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
             if key in (*_UNSPOKEN, *REASONING):
                 continue
             if key == "content" and isinstance(value, list):
-                given = [next((part[key] for key in _NAMES if part.get(key)), None) for part in value]
-                names = [turn if name is None else unique_name(name, taken) for name in given]
+                part_names = [next((part[key] for key in _NAMES if part.get(key)), None) for part in value]
+                names = [turn if name is None else unique_name(name, taken) for name in part_names]
                 pieces = tuple((name, part["text"]) for name, part in zip(names, value, strict=True))
                 if joined:
                     yield _UserText((("messages", n, key),), pieces)
@@ -121,8 +121,8 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
             else:
                 yield from (_UserText((path,), ((turn, text),)) for path, text in _strings(value, ("messages", n, key)))
     for n, document in enumerate(chat.documents or []):
-        named = next((document[key] for key in _NAMES if isinstance(document.get(key), str)), f"doc {n + 1}")
-        name = unique_name(named, taken)
+        title = next((document[key] for key in _NAMES if isinstance(document.get(key), str)), f"doc {n + 1}")
+        name = unique_name(title, taken)
         yield from (_UserText((p,), ((name, text),), as_hull=True) for p, text in _strings(document, ("documents", n)))
     for n, tool in enumerate(chat.tools or []):
         yield from (_UserText((p,), (("tools", text),), as_hull=True) for p, text in _strings(tool, ("tools", n)))
@@ -142,19 +142,24 @@ def _strings(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[st
 
 def _numbered(texts: Sequence[_UserText]) -> list[tuple[int, int]]:
     """Return every piece that is not blank, as (number of its text, place in the text)."""
-    return [(n, place) for n, text in enumerate(texts) for place, (_, piece) in enumerate(text.pieces) if piece.strip()]
+    return [
+        (n, piece_index)
+        for n, text in enumerate(texts)
+        for piece_index, (_, piece) in enumerate(text.pieces)
+        if piece.strip()
+    ]
 
 
 def _marked(variables: Mapping[str, Any], texts: Sequence[_UserText]) -> dict[str, Any]:
     """Return the variables with marks around every piece, within its leading and trailing white space."""
     copy = deepcopy({name: variables[name] for name in _PARTS})
-    numbers = {piece: number for number, piece in enumerate(_numbered(texts))}
+    numbers = {piece: index for index, piece in enumerate(_numbered(texts))}
     for n, text in enumerate(texts):
         pieces = []
-        for place, (_, piece) in enumerate(text.pieces):
-            if (number := numbers.get((n, place))) is not None:
+        for piece_index, (_, piece) in enumerate(text.pieces):
+            if (index := numbers.get((n, piece_index))) is not None:
                 core = piece.strip()
-                piece = piece.replace(core, f"{_OPEN}{number}{_END}{core}{_CLOSE}{number}{_END}", 1)
+                piece = piece.replace(core, f"{_OPEN}{index}{_END}{core}{_CLOSE}{index}{_END}", 1)
             pieces.append(piece)
         marked = _JOINT.join(pieces)
         for path in text.paths:
@@ -179,34 +184,34 @@ def _locate(text: str, marked: str | None, texts: Sequence[_UserText]) -> Ranges
     for mark in _MARK.finditer(marked):
         position += mark.start() - reached
         reached = mark.end()
-        number = int(mark[2])
-        if number >= len(numbered):
+        index = int(mark[2])
+        if index >= len(numbered):
             # A user wrote this mark.
             return None
-        core = _core(texts, numbered[number])
+        core = _core(texts, numbered[index])
         if mark[1] == _OPEN:
-            opened[number] = position
-        elif number in opened:
-            piece_ranges[numbered[number]].append((opened.pop(number), position))
+            opened[index] = position
+        elif index in opened:
+            piece_ranges[numbered[index]].append((opened.pop(index), position))
         else:
             # The template cut off the start of the piece.
             before = text[max(0, position - len(core)) : position]
-            piece_ranges[numbered[number]].append((position - _shared_start(before[::-1], core[::-1]), position))
+            piece_ranges[numbered[index]].append((position - _shared_start(before[::-1], core[::-1]), position))
     # The template cut off the end of these pieces.
-    for number, start in opened.items():
-        kept = _shared_start(text[start:], _core(texts, numbered[number]))
-        piece_ranges[numbered[number]].append((start, start + kept))
+    for index, start in opened.items():
+        length = _shared_start(text[start:], _core(texts, numbered[index]))
+        piece_ranges[numbered[index]].append((start, start + length))
     return {piece: [(start, end) for start, end in ranges if start < end] for piece, ranges in piece_ranges.items()}
 
 
-def _shared_start(first: str, second: str) -> int:
-    pairs = zip(first, second, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+def _shared_start(first_text: str, second_text: str) -> int:
+    pairs = zip(first_text, second_text, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(first_text), len(second_text)))
 
 
 def _core(texts: Sequence[_UserText], piece: tuple[int, int]) -> str:
-    n, place = piece
-    return texts[n].pieces[place][1].strip()
+    n, piece_index = piece
+    return texts[n].pieces[piece_index][1].strip()
 
 
 def _locate_each(
@@ -225,7 +230,7 @@ def _locate_each(
                 core = _core([user_text], piece)
                 start = text.find(core, cursor)
                 located[piece] = [(start, start + len(core))] if start >= 0 else []
-        all_ranges |= {(n, place): ranges for (_, place), ranges in located.items()}
+        all_ranges |= {(n, piece_index): ranges for (_, piece_index), ranges in located.items()}
         cursor = max([cursor, *(end for ranges in located.values() for _, end in ranges)])
     return all_ranges
 
@@ -236,15 +241,15 @@ def _continued(text: str, template: str, variables: Mapping[str, Any], where: st
     content = messages[-1].get("content")
     mark = f"{_OPEN}{_END} "
     holder, key = (content[-1], "text") if isinstance(content, list) and content else (messages[-1], "content")
-    written = holder.get(key)
-    if isinstance(written, str):
-        holder[key] = written + mark
+    message_text = holder.get(key)
+    if isinstance(message_text, str):
+        holder[key] = message_text + mark
         (marked,) = _ask(template, {**variables, "messages": messages}, [], where)["texts"]
         end = marked.rfind(mark.strip())
         # The template may trim what stands before the mark.
-        kept = marked[:end] if marked[end:].startswith(mark) else marked[:end].rstrip()
-        if end >= 0 and written.strip() in marked and text.startswith(kept):
-            return str(kept)
+        before_mark = marked[:end] if marked[end:].startswith(mark) else marked[:end].rstrip()
+        if end >= 0 and message_text.strip() in marked and text.startswith(before_mark):
+            return str(before_mark)
     hint = "remove continue_final_message"
     raise AttnscopeError("the chat template does not write the last message as it is", where=where, hint=hint)
 
@@ -253,8 +258,8 @@ def _turns(texts: Sequence[_UserText], ranges: Ranges, length: int) -> tuple[Spa
     """Return the range of each span, in order and without overlaps."""
     places: list[tuple[int, int, str]] = []
     wholes: dict[str, list[tuple[int, int]]] = {}
-    for (n, place), piece_ranges in ranges.items():
-        name = texts[n].pieces[place][0]
+    for (n, piece_index), piece_ranges in ranges.items():
+        name = texts[n].pieces[piece_index][0]
         if texts[n].as_hull:
             wholes.setdefault(name, []).extend(piece_ranges)
         else:
@@ -290,8 +295,8 @@ def _ask(
 
 def _check_used(chat: Chat, names: Sequence[str]) -> None:
     """Refuse arguments that the template does not read."""
-    for name, given in (("documents", chat.documents), ("tools", chat.tools)):
-        if given and name not in names:
+    for name, value in (("documents", chat.documents), ("tools", chat.tools)):
+        if value and name not in names:
             hint = f"put {'them' if name == 'documents' else 'what they do'} into the content of a message"
             raise UsageError(f"the chat template has no place for {name}", where=arg("chat"), hint=hint)
     for name in chat.chat_template_kwargs:

@@ -67,8 +67,8 @@ class _SafeNamespace(Namespace):
     """jinja2's namespace without private attributes."""
 
     def __init__(*args: Any, **values: Any) -> None:
-        self, *given = args
-        attributes = dict(*given, **values)
+        self, *arguments = args
+        attributes = dict(*arguments, **values)
         for name in attributes:
             _check_name(name)
         Namespace.__init__(self, attributes)
@@ -210,11 +210,16 @@ def _described(error: Exception) -> dict[str, Any]:
         return {"kind": "syntax", "error": f"line {error.lineno}: {message}"}
     if isinstance(error, RecursionError):
         return {"kind": "failed", "error": "it calls itself too often"}
-    for cause, kind in ((Refused, "refused"), (SecurityError, "unsafe"), (MemoryError, "memory"), (_TooLong, "long")):
+    for cause, error_kind in (
+        (Refused, "refused"),
+        (SecurityError, "unsafe"),
+        (MemoryError, "memory"),
+        (_TooLong, "long"),
+    ):
         if isinstance(error, cause):
-            return {"kind": kind, "error": message}
-    known = isinstance(error, UndefinedError | TemplateRuntimeError | TemplateError)
-    return {"kind": "failed", "error": message if known else f"{type(error).__name__}: {message}"}
+            return {"kind": error_kind, "error": message}
+    from_template = isinstance(error, UndefinedError | TemplateRuntimeError | TemplateError)
+    return {"kind": "failed", "error": message if from_template else f"{type(error).__name__}: {message}"}
 
 
 def main(memory: int) -> None:
@@ -228,8 +233,8 @@ def main(memory: int) -> None:
         with suppress(ImportError, OSError, ValueError):
             import resource
 
-            most = resource.getrlimit(resource.RLIMIT_CPU)[1]
-            resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + request["seconds"], most))
+            hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[1]
+            resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + request["seconds"], hard_limit))
         sys.stdout.buffer.write(json.dumps(answer(request)).encode() + b"\n")
         sys.stdout.buffer.flush()
 

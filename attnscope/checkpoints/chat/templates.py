@@ -36,44 +36,56 @@ class ChatTemplates:
         default = _WITH_TOOLS if tools and _WITH_TOOLS in self.templates else DEFAULT
         wanted = default if name is None else name
         if wanted not in self.templates:
-            known = tuple(self.templates)
+            template_names = tuple(self.templates)
             message = f"{self.where} has no chat template '{wanted}'"
-            hint = did_you_mean(wanted, known) if name else f"name one in the chat as chat_template: {', '.join(known)}"
+            hint = (
+                did_you_mean(wanted, template_names)
+                if name
+                else f"name one in the chat as chat_template: {', '.join(template_names)}"
+            )
             raise UsageError(message, where=arg("chat"), hint=hint)
         return wanted, self.templates[wanted]
 
 
 def gguf_templates(metadata: Mapping[str, Any], path: Path) -> ChatTemplates:
     """Return the chat templates in the metadata of a GGUF file."""
-    first = "tokenizer.chat_template"
-    named = {DEFAULT: metadata[first]} if first in metadata else {}
-    named |= {key.removeprefix(f"{first}."): value for key, value in metadata.items() if key.startswith(f"{first}.")}
+    default_key = "tokenizer.chat_template"
+    templates = {DEFAULT: metadata[default_key]} if default_key in metadata else {}
+    templates |= {
+        key.removeprefix(f"{default_key}."): value
+        for key, value in metadata.items()
+        if key.startswith(f"{default_key}.")
+    }
     tokens = metadata.get("tokenizer.ggml.tokens", [])
     ids = {name: metadata.get(f"tokenizer.ggml.{_GGUF_IDS.get(name, name)}_id") for name in SPECIAL_TOKENS}
     special = {name: tokens[n] for name, n in ids.items() if type(n) is int and 0 <= n < len(tokens)}
-    listed = [{"name": name, "template": text} for name, text in named.items()]
+    listed = [{"name": name, "template": text} for name, text in templates.items()]
     return ChatTemplates(listed_templates(listed, path), special, str(path))
 
 
-def templates_of(given: object, special_tokens: Mapping[str, Any], where: str) -> ChatTemplates:
+def templates_of(chat_template: object, special_tokens: Mapping[str, Any], where: str) -> ChatTemplates:
     """Return the chat templates of a tokenizer in memory: its `chat_template` is a text, texts by name, or None."""
-    listed = [{"name": n, "template": t} for n, t in given.items()] if isinstance(given, Mapping) else given
+    listed = (
+        [{"name": n, "template": t} for n, t in chat_template.items()]
+        if isinstance(chat_template, Mapping)
+        else chat_template
+    )
     special = {name: str(special_tokens[name]) for name in SPECIAL_TOKENS if special_tokens.get(name) is not None}
     return ChatTemplates(listed_templates(listed, where), special, where)
 
 
-def listed_templates(given: Any, where: Path | str) -> dict[str, str]:
+def listed_templates(named_templates: Any, where: Path | str) -> dict[str, str]:
     """Return templates by name: a text is the default; a list has an object with name and template for each."""
-    if given is None:
+    if named_templates is None:
         return {}
-    if isinstance(given, str):
-        return {DEFAULT: _checked(given, where)}
+    if isinstance(named_templates, str):
+        return {DEFAULT: _checked(named_templates, where)}
     templates = {}
-    for entry in given if isinstance(given, list) else [None]:
+    for entry in named_templates if isinstance(named_templates, list) else [None]:
         pair = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
         if not isinstance(pair[0], str) or not isinstance(pair[1], str):
             hint = "expected a text, or a list of objects with name and template"
-            raise AttnscopeError(f"is {format_value(given)}", where=f"{where}: chat_template", hint=hint)
+            raise AttnscopeError(f"is {format_value(named_templates)}", where=f"{where}: chat_template", hint=hint)
         templates[pair[0]] = _checked(pair[1], where)
     return templates
 

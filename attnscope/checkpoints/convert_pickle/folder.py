@@ -48,7 +48,7 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
         raise AttnscopeError("exists", where=target, hint="use a folder that does not exist yet")
     if not target.parent.is_dir():
         raise AttnscopeError("no such folder", where=target.parent, hint="use an existing folder")
-    beside = _files_beside(source)
+    other_files = _files_beside(source)
     part = target.parent / f".attnscope-{secrets.token_hex(6)}.tmp"
     with at_signal(lambda: shutil.rmtree(part)):
         try:
@@ -66,7 +66,7 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
                 total = sum(size for tensors in sizes.values() for size in tensors.values())
                 index = {"metadata": {"total_size": total}, "weight_map": shards}
                 (part / INDEX).write_text(json.dumps(index, indent=2))
-            for path in beside:
+            for path in other_files:
                 shutil.copyfile(path, part / path.name)
             os.rename(part, target)
         except OSError as e:
@@ -75,7 +75,7 @@ def import_folder(source: Path, target: Path, max_memory: int | None) -> Importe
             with suppress(OSError):
                 shutil.rmtree(part)
     every = [size for table in sizes.values() for size in table.values()]
-    return Imported(len(every), sum(every), tuple(path.name for path in beside))
+    return Imported(len(every), sum(every), tuple(path.name for path in other_files))
 
 
 def _plan(source: Path) -> dict[str, str]:
@@ -94,8 +94,8 @@ def _plan(source: Path) -> dict[str, str]:
             return {usual: new}
     pickles = find_pickles(present)
     if len(pickles) != 1:
-        named = f": {', '.join(map(format_value, pickles[:3]))}" if pickles else ""
-        message = f"has {len(pickles) or 'no'} files with pickled weights{named}"
+        pickle_names = f": {', '.join(map(format_value, pickles[:3]))}" if pickles else ""
+        message = f"has {len(pickles) or 'no'} files with pickled weights{pickle_names}"
         raise AttnscopeError(message, where=source, hint=f"expected {_PICKLE}")
     return {pickles[0]: SINGLE}
 

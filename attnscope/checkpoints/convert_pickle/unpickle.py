@@ -76,8 +76,8 @@ def _kind(value: Any) -> str:
 def _described(error: Exception) -> dict[str, Any]:
     text = " ".join(str(error).split())
     if "weights_only" in text or "Weights only" in text or "Unsupported" in text:
-        named = _GLOBAL.search(text)
-        what = f"refers to {named[1]}, which is code" if named else "contains more than tensors"
+        reference = _GLOBAL.search(text)
+        what = f"refers to {reference[1]}, which is code" if reference else "contains more than tensors"
         return {"error": f"{what}: it was not run", "hint": "get the model as safetensors, from someone you trust"}
     if "memory" in text:
         return {"error": "needs more memory than the limit allows", "hint": "raise --max-memory"}

@@ -79,9 +79,9 @@ def open_config(
     config = reading.config
     if shapes is not None:
         config = replace(config, head=find_head(family, config, raw, where, shapes))
-    kept = {name: value for name, value in raw.items() if name not in reading.dropped}
+    kept_keys = {name: value for name, value in raw.items() if name not in reading.dropped}
     ignored = (*reading.ignored, *reading.dropped)
-    return DescribedModel(family, config, kept, (*notes, *reading.notes), ignored)
+    return DescribedModel(family, config, kept_keys, (*notes, *reading.notes), ignored)
 
 
 def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:

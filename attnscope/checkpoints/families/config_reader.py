@@ -108,10 +108,10 @@ def read_config(
             raise reader.wrong(reader.given(getattr(entry, "names", ())) or name, value, expected) from e
     config = ModelConfig(**done)
     check_sizes(config, where)
-    known = (
+    known_keys = (
         family.reads | family.inert | COMMON_INERT | COMMON_REQUIRES.keys() | COMMON_CHOICES.keys() | {_QUANTIZED, _MLX}
     )
-    ignored = check_unknown(family, reader, known, families)
+    ignored = check_unknown(family, reader, known_keys, families)
     return ConfigReading(config, ignored, dropped, reader.filled)
 
 

@@ -14,8 +14,8 @@ def _softcap(name: str) -> Computed:
     """Read a cap; null, in the file or as the reference's default, means none."""
 
     def read(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
-        given = {**reader.defaults, **reader.raw}
-        return None if name in given and given[name] is None else float(reader.number(name))
+        values = {**reader.defaults, **reader.raw}
+        return None if name in values and values[name] is None else float(reader.number(name))
 
     return Computed(read, (name,))
 

@@ -17,13 +17,13 @@ _PATTERN = "sliding_window_pattern"
 
 def _slides(reader: ConfigReader, layer: int) -> bool:
     every = whole_number(reader, _PATTERN, reader.get(_PATTERN, default=6))
-    if (written := reader.get(f"_{_PATTERN}", default=every)) != every:
+    if (pattern := reader.get(f"_{_PATTERN}", default=every)) != every:
         # transformers writes this key beside `layer_types`, and does not read it
-        raise reader.wrong(f"_{_PATTERN}", written, f"{every} where there is no layer_types")
+        raise reader.wrong(f"_{_PATTERN}", pattern, f"{every} where there is no layer_types")
     return (layer + 1) % every != 0
 
 
-def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
+def _rotary(layer_type: str, base: float, *older: tuple[str, str]) -> Computed:
     """Read the rotary parameters of layers of one kind: a separate table, or older top-level keys that `rope` knows."""
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
@@ -33,7 +33,7 @@ def _rotary(kind: str, base: float, *older: tuple[str, str]) -> Computed:
             if not isinstance(tables, dict) or set(tables) != {"full_attention", "sliding_attention"}:
                 expected = "a table for full_attention and one for sliding_attention"
                 raise reader.wrong("rope_parameters", tables, expected)
-            raw["rope_parameters"] = tables[kind]
+            raw["rope_parameters"] = tables[layer_type]
         scaling = raw.get("rope_scaling")
         if isinstance(scaling, dict) and "type" in scaling and "rope_type" not in scaling:
             raise reader.wrong("rope_scaling", scaling, "rope_type: transformers reads no type in this family")

@@ -22,14 +22,14 @@ def _windows(reader: ConfigReader, done: Mapping[str, Any]) -> Windows:
         if not (isinstance(run, list) and len(run) == 2 and isinstance(run[0], list)):
             raise reader.wrong(_TYPES, runs, 'lists such as [["global", "local"], 12]')
         kinds += run[0] * min(whole_number(reader, _TYPES, run[1]), count + 1)
-    if len(kinds) != count or any(kind not in ("global", "local") for kind in kinds):
+    if len(kinds) != count or any(layer_type not in ("global", "local") for layer_type in kinds):
         raise reader.wrong(_TYPES, runs, f"global or local for each of {count} layers")
     if reader.get(_LAYERS, default=kinds) != kinds:
         raise reader.wrong(_LAYERS, reader.raw[_LAYERS], f"the layers of '{_TYPES}'")
     if "local" not in kinds:
         return ()
     size = whole_number(reader, "window_size", reader.get("window_size", default=256))
-    return tuple(size if kind == "local" else None for kind in kinds)
+    return tuple(size if layer_type == "local" else None for layer_type in kinds)
 
 
 GPT_NEO = Family(

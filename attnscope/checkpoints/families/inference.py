@@ -24,9 +24,11 @@ def fitting_families(
     default for a missing key and without a key to ignore, and if its names account for all tensors.
     """
     families = tuple(families)
-    named = raw.get("architectures")
-    if isinstance(named, list) and named:
-        return [family for family in families if reference_keys(family.name).classes.issuperset(map(str, named))]
+    architectures = raw.get("architectures")
+    if isinstance(architectures, list) and architectures:
+        return [
+            family for family in families if reference_keys(family.name).classes.issuperset(map(str, architectures))
+        ]
     return [family for family in families if _fits(family, families, raw, where, shapes)]
 
 

@@ -34,13 +34,13 @@ def find_head(
     tied = reader.flag(_TIED, default=bool(reader.defaults.get(_TIED)))
     tensors = Names(family, find_prefix(family, names, where), names, where)
     modules = [name for name in family.head.modules if name not in ("head", "head.decoder")]
-    needed = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
+    needed_names = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
     norm = "head.norm" in modules
     own = tensors.holds("head.decoder.weight")
     classes = raw.get("architectures")
     classes = classes if isinstance(classes, list) else []
     language = not classes or any(_LANGUAGE.fullmatch(str(name)) for name in classes)
-    if not all(map(tensors.holds, needed)) or not (own or (tied and language)):
+    if not all(map(tensors.holds, needed_names)) or not (own or (tied and language)):
         return OutputHead(predicts=False) if norm and tensors.holds("head.norm.weight") else None
     fields = {name: value for name, value in done.items() if name in OutputHead.__struct_fields__}
     return OutputHead(norm=norm, tied=not own, bias="head" in family.head.modules, **fields)

@@ -69,18 +69,20 @@ class Names:
 
     def find(self, parameter: str) -> TensorLocation:
         """Return the tensor that holds a native parameter, under the name that exists."""
-        for place in self._places(parameter):
-            if place.tensor in self.tensors:
-                return place
+        for location in self._places(parameter):
+            if location.tensor in self.tensors:
+                return location
         tried = list(self._places(parameter))
-        names = dict.fromkeys(place.tensor for place in tried if not place.tensor.endswith(tuple(_OLD_NAMES.values())))
+        names = dict.fromkeys(
+            location.tensor for location in tried if not location.tensor.endswith(tuple(_OLD_NAMES.values()))
+        )
         hint = f"'{parameter}' needs it; missing weights are never filled in"
         missing = " or ".join(f"'{name}'" for name in names)
         raise AttnscopeError(f"the tensor {missing} is missing", where=self.where, hint=hint)
 
     def holds(self, parameter: str) -> bool:
         """Tell whether a native parameter exists."""
-        return any(place.tensor in self.tensors for place in self._places(parameter))
+        return any(location.tensor in self.tensors for location in self._places(parameter))
 
     def first(self, parameter: str) -> str:
         """Return the usual name of a native parameter, whether it exists or not."""
@@ -88,22 +90,22 @@ class Names:
 
     def any_block(self) -> str:
         """Return the checkpoint's name for a module in a block, with `{l}` for the layer."""
-        first = next(module for module in self.family.modules if "{l}" in module)
-        return their_name(self._entries(first)[0])
+        first_module = next(module for module in self.family.modules if "{l}" in module)
+        return their_name(self._entries(first_module)[0])
 
     def _places(self, parameter: str) -> Iterator[TensorLocation]:
-        module, _, kind = parameter.rpartition(".")
+        module, _, suffix = parameter.rpartition(".")
         match = _NUMBERS.match(parameter)
         layer, expert = (match[1], match[2]) if match else ("", None)
         for entry in self._entries(module):
             prefix = "" if isinstance(entry, Outside) else self.prefix
             base = prefix + their_name(entry).replace("{l}", layer).replace("{x}", expert or "")
-            number = None if expert is None else int(expert)
+            expert_index = None if expert is None else int(expert)
             if isinstance(entry, Stacked):
-                yield TensorLocation(base if kind == "weight" else f"{base}_{kind}", entry, number)
+                yield TensorLocation(base if suffix == "weight" else f"{base}_{suffix}", entry, expert_index)
                 continue
-            for spelled in dict.fromkeys((kind, _OLD_NAMES.get(kind, kind))):
-                yield TensorLocation(f"{base}.{spelled}", entry, number)
+            for spelled in dict.fromkeys((suffix, _OLD_NAMES.get(suffix, suffix))):
+                yield TensorLocation(f"{base}.{spelled}", entry, expert_index)
 
     def _entries(self, module: str) -> tuple[str | Chunk | Stacked | Outside, ...]:
         numberless = re.sub(r"^blocks\.\d+", "blocks.{l}", module)

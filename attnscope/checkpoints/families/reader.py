@@ -24,18 +24,20 @@ class ConfigReader:
 
     def get(self, *names: str, default: Any = REQUIRED) -> Any:
         """Return the value under the name that exists and is not null."""
-        given = [name for name in names if self.raw.get(name) is not None]
-        if not given:
+        present_names = [name for name in names if self.raw.get(name) is not None]
+        if not present_names:
             if default is REQUIRED and names[0] in self.defaults and not any(name in self.raw for name in names):
                 return self.filled.setdefault(names[0], self.defaults[names[0]])
             if default is REQUIRED:
                 message = f"the key '{names[0]}' is {'null' if names[0] in self.raw else 'missing'}"
                 raise AttnscopeError(message, where=self.where, hint="the family's attention depends on it")
             return default
-        for other in given[1:]:
-            if self.raw[other] != self.raw[given[0]]:
-                raise self.wrong(other, self.raw[other], f"the {format_json(self.raw[given[0]])} of '{given[0]}'")
-        return self.raw[given[0]]
+        for other in present_names[1:]:
+            if self.raw[other] != self.raw[present_names[0]]:
+                raise self.wrong(
+                    other, self.raw[other], f"the {format_json(self.raw[present_names[0]])} of '{present_names[0]}'"
+                )
+        return self.raw[present_names[0]]
 
     def number(self, *names: str, default: Any = REQUIRED) -> Any:
         """Return a value as `get` does; refuse it unless it is a number above 0 or the default."""

@@ -50,26 +50,26 @@ def rope(
         if not isinstance(table, dict):
             raise reader.wrong(reader.given(_TABLES) or "", table, "an object")
         # null means absent, except for `truncate`, where transformers treats it as false
-        given = {name: value for name, value in table.items() if value is not None or name == "truncate"}
-        turns = _table_or_top_level(reader, given, "rope_theta", theta, base)
-        share = _table_or_top_level(reader, given, "partial_rotary_factor", fraction, full)
+        parameters = {name: value for name, value in table.items() if value is not None or name == "truncate"}
+        turns = _table_or_top_level(reader, parameters, "rope_theta", theta, base)
+        share = _table_or_top_level(reader, parameters, "partial_rotary_factor", fraction, full)
         if share > 1 or (not fraction and share != 1):
             raise reader.wrong("partial_rotary_factor", share, "at most 1" if fraction else "1 in this family")
         older_keys = {"rope_theta": turns, "partial_rotary_factor": share}
         for name in unread:
             if (repeated := reader.get(name, default=older_keys[name])) != older_keys[name]:
                 raise reader.wrong(name, repeated, f"{older_keys[name]}, which transformers takes from other keys")
-        kind = given.get("rope_type", given.get("type", "default"))
-        known = [name for name in _REQUIRED_KEYS if longrope or name != "longrope"]
-        if longrope is not None and kind in ("su", "yarn"):
-            kind = "longrope"
-        elif not isinstance(kind, str) or kind not in known:
-            raise reader.wrong("rope_type", kind, "one of " + ", ".join(known))
+        rope_type = parameters.get("rope_type", parameters.get("type", "default"))
+        supported_types = [name for name in _REQUIRED_KEYS if longrope or name != "longrope"]
+        if longrope is not None and rope_type in ("su", "yarn"):
+            rope_type = "longrope"
+        elif not isinstance(rope_type, str) or rope_type not in supported_types:
+            raise reader.wrong("rope_type", rope_type, "one of " + ", ".join(supported_types))
         scaling: RopeScaling | None
-        if longrope is not None and kind == "longrope":
-            scaling = _longrope(reader, given, done, longrope)
+        if longrope is not None and rope_type == "longrope":
+            scaling = _longrope(reader, parameters, done, longrope)
         else:
-            scaling = _scaling(reader, given, kind, done)
+            scaling = _scaling(reader, parameters, rope_type, done)
         return Rope(theta=float(turns), fraction=float(share), scaling=scaling)
 
     names = [name for name in (fraction, longrope) if name is not None]
@@ -89,17 +89,17 @@ def _table_or_top_level(
     return inside
 
 
-def _parameters(reader: ConfigReader, table: Mapping[str, Any], kind: str) -> dict[str, Any]:
+def _parameters(reader: ConfigReader, table: Mapping[str, Any], rope_type: str) -> dict[str, Any]:
     """Return a table's keys other than base, share and type; refuse unknown and missing ones."""
-    known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
+    known_keys = (*_REQUIRED_KEYS[rope_type], *_OPTIONAL_KEYS.get(rope_type, ()))
     others = ("rope_theta", "partial_rotary_factor", "rope_type", "type")
     parameters = {name: value for name, value in table.items() if name not in others}
-    for name in parameters.keys() - known:
-        raise reader.wrong(f"the rotary key '{name}'", parameters[name], f"only keys of rope_type '{kind}'")
-    for name in _REQUIRED_KEYS[kind]:
+    for name in parameters.keys() - known_keys:
+        raise reader.wrong(f"the rotary key '{name}'", parameters[name], f"only keys of rope_type '{rope_type}'")
+    for name in _REQUIRED_KEYS[rope_type]:
         if name not in parameters:
-            expected = "a list of numbers" if kind == "longrope" else "a number"
-            raise reader.wrong(f"the rotary key '{name}'", None, f"{expected} for rope_type '{kind}'")
+            expected = "a list of numbers" if rope_type == "longrope" else "a number"
+            raise reader.wrong(f"the rotary key '{name}'", None, f"{expected} for rope_type '{rope_type}'")
     return parameters
 
 
@@ -125,9 +125,11 @@ def _longrope(reader: ConfigReader, table: Mapping[str, Any], done: Mapping[str,
     )
 
 
-def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Mapping[str, Any]) -> RopeScaling | None:
-    parameters = _parameters(reader, table, kind)
-    if kind == "default":
+def _scaling(
+    reader: ConfigReader, table: Mapping[str, Any], rope_type: str, done: Mapping[str, Any]
+) -> RopeScaling | None:
+    parameters = _parameters(reader, table, rope_type)
+    if rope_type == "default":
         return None
     truncate = parameters.pop("truncate", True)
     if not isinstance(truncate, bool):
@@ -140,7 +142,7 @@ def _scaling(reader: ConfigReader, table: Mapping[str, Any], kind: str, done: Ma
         factor = temperature(numbers["factor"], mscale) / temperature(numbers["factor"], mscale_all)
         numbers.setdefault("attention_factor", factor)
     return RopeScaling(
-        kind=kind,  # type: ignore[arg-type]  # one of the keys above
+        kind=rope_type,  # type: ignore[arg-type]  # one of the keys above
         original_max_positions=whole_number(reader, "original_max_position_embeddings", original),
         truncate=truncate,
         **numbers,

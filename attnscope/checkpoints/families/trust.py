@@ -32,15 +32,17 @@ def check_trust(
         notes.append("config.json refers to custom Python code (auto_map), which was not run")
         if foreign is not None:
             notes.append(f"--trust-config: the folder's own code may differ from what is shown ({foreign})")
-    named = _foreign_class(raw.get("architectures"), classes)
-    if named is not None:
+    class_name = _foreign_class(raw.get("architectures"), classes)
+    if class_name is not None:
         if not trusted:
             message = f"architectures is {format_json(raw['architectures'])}"
             model = format_json(raw.get("model_type"))
             trust = f"{arg('trust_config', True)} reads the config as if it were one"
             hint = f"expected classes of {model} in transformers; {trust}"
             raise AttnscopeError(message, where=where, hint=hint)
-        notes.append(f"--trust-config: {named} is not a class of transformers' {raw.get('model_type')}, and may differ")
+        notes.append(
+            f"--trust-config: {class_name} is not a class of transformers' {raw.get('model_type')}, and may differ"
+        )
     return tuple(notes)
 
 
@@ -54,23 +56,25 @@ def _foreign_code(raw: Mapping[str, Any], classes: Collection[str]) -> Iterator[
     for name, code in auto_map.items():
         if name in _INPUTS:
             continue
-        module, _, kind = str(code).rpartition("--")[2].rpartition(".")
+        module, _, class_name = str(code).rpartition("--")[2].rpartition(".")
         if name == "AutoConfig":
-            known = module == f"configuration_{model_type}" and bool(classes)
+            is_known = module == f"configuration_{model_type}" and bool(classes)
         else:
-            known = module == f"modeling_{model_type}" and kind in classes
-        if not known or not isinstance(code, str):
+            is_known = module == f"modeling_{model_type}" and class_name in classes
+        if not is_known or not isinstance(code, str):
             yield format_json(code) if isinstance(code, str) else f"{name}: {format_json(code)}"
 
 
-def _foreign_class(named: Any, classes: Collection[str]) -> str | None:
+def _foreign_class(architectures: Any, classes: Collection[str]) -> str | None:
     """Return the first class that the reference lacks; capitals in the name may differ, as in LLaMA."""
-    if named is None or named == []:
+    if architectures is None or architectures == []:
         return None
-    if not isinstance(named, list) or not all(isinstance(class_name, str) for class_name in named):
-        return format_json(named)
-    known = {_plain(class_name) for class_name in classes}
-    return next((format_json(class_name) for class_name in named if _plain(class_name) not in known), None)
+    if not isinstance(architectures, list) or not all(isinstance(class_name, str) for class_name in architectures):
+        return format_json(architectures)
+    plain_names = {_plain(class_name) for class_name in classes}
+    return next(
+        (format_json(class_name) for class_name in architectures if _plain(class_name) not in plain_names), None
+    )
 
 
 def _plain(name: str) -> str:

@@ -34,12 +34,12 @@ _DROPOUT = re.compile(r"(?:\w+_)?(?:dropout|pdrop)(?:_prob|_rate|_p)?")  # acts 
 
 
 def check_unknown(
-    family: Family, reader: ConfigReader, known: Iterable[str], families: Iterable[Family]
+    family: Family, reader: ConfigReader, known_keys: Iterable[str], families: Iterable[Family]
 ) -> tuple[str, ...]:
     """Return the keys of a config, other than known ones, that are ignored because no code reads them."""
-    known = frozenset(known)
+    known_keys = frozenset(known_keys)
     families = tuple(families)
-    unknown = [name for name in reader.raw if name not in known]
+    unknown = [name for name in reader.raw if name not in known_keys]
     if len(unknown) > _MOST:
         message = f"{len(unknown)} keys are unknown for family '{family.name}', such as '{_shown(unknown[0])}'"
         raise AttnscopeError(message, where=reader.where, hint=f"expected at most {_MOST} unknown keys")

@@ -44,11 +44,13 @@ def by_layer(slides: Callable[[ConfigReader, int], bool], *names: str, switch: s
         if types is not None:
             if not isinstance(types, list) or len(types) != done["n_layers"]:
                 raise reader.wrong("layer_types", types, f"a list of {done['n_layers']} words, one per layer")
-            for layer, kind in enumerate(types):
-                if kind not in ("sliding_attention", "full_attention"):
+            for layer, layer_type in enumerate(types):
+                if layer_type not in ("sliding_attention", "full_attention"):
                     hint = "expected sliding_attention or full_attention"
-                    raise AttnscopeError(f"layer_types[{layer}] is {format_json(kind)}", where=reader.where, hint=hint)
-            sliding = [kind == "sliding_attention" for kind in types]
+                    raise AttnscopeError(
+                        f"layer_types[{layer}] is {format_json(layer_type)}", where=reader.where, hint=hint
+                    )
+            sliding = [layer_type == "sliding_attention" for layer_type in types]
         else:
             sliding = [] if off else [slides(reader, layer) for layer in range(layers(reader, done))]
         if not any(sliding):

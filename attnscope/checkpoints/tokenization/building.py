@@ -72,23 +72,23 @@ class Sources:
     def _config(self) -> Path:
         return self.folder / "tokenizer_config.json"
 
-    def special_tokens(self, named: Mapping[str, str], vocab: Mapping[str, int], file: str) -> "SpecialTokens":
-        """Return all tokens that are looked for before a text is split; `named` are those of the class by their role.
+    def special_tokens(self, by_role: Mapping[str, str], vocab: Mapping[str, int], file: str) -> "SpecialTokens":
+        """Return all tokens that are looked for before a text is split; `by_role` are those of the class by their role.
 
         Tokens that the vocabulary lacks follow after its last one, as in transformers.
         """
-        roles = dict(named)
+        roles = dict(by_role)
         tokens = dict[str, dict[str, Any]]()
         key = "added_tokens_decoder"
         where = f"{self._config}: {key}"
         decoder = dict[int, Any]()
-        for spelled, given in as_object(self.options.get(key) or {}, where).items():
+        for spelled, entry in as_object(self.options.get(key) or {}, where).items():
             if not str(spelled).isascii() or not str(spelled).isdigit() or len(str(spelled)) > 9:
                 raise AttnscopeError(f"has the id {format_value(spelled)}", where=where, hint="expected a number")
-            decoder[int(spelled)] = self._token(given, key, special=False)
-        for number, token in sorted(decoder.items()):
-            tokens[token["content"]] = {**token, "id": number}
-        known = {*vocab, *tokens}
+            decoder[int(spelled)] = self._token(entry, key, special=False)
+        for token_id, token in sorted(decoder.items()):
+            tokens[token["content"]] = {**token, "id": token_id}
+        known_tokens = {*vocab, *tokens}
         for role in _NAMED:
             named_so = self.options.get(role, roles.get(role))
             if named_so is None:
@@ -106,18 +106,18 @@ class Sources:
         for content, token in tokens.items():
             token["id"] = vocab.get(content, token.get("id", following))
             following = max(following, token["id"] + 1)
-        return SpecialTokens(roles, tokens, known, self.folder / file)
+        return SpecialTokens(roles, tokens, known_tokens, self.folder / file)
 
-    def _token(self, given: Any, role: str, *, special: bool = True) -> dict[str, Any]:
+    def _token(self, value: Any, role: str, *, special: bool = True) -> dict[str, Any]:
         """Return an added token as a tokenizer.json has it; as transformers, one that is text alone is special."""
         where = f"{self._config}: {role}"
-        fields: dict[str, Any] = {"content": given} if isinstance(given, str) else as_object(given, where)
+        fields: dict[str, Any] = {"content": value} if isinstance(value, str) else as_object(value, where)
         content = fields.get("content")
         special = fields.get("special", special)
         flags = {name: fields.get(name, name == "normalized" and not special) for name in _FLAGS}
         switches = all(isinstance(flag, bool) for flag in (*flags.values(), special))
         if not isinstance(content, str) or not content or not switches:
-            raise AttnscopeError(f"is {format_value(given)}", where=where, hint="expected a token")
+            raise AttnscopeError(f"is {format_value(value)}", where=where, hint="expected a token")
         return {"content": content, **flags, "special": special}
 
 
@@ -212,8 +212,8 @@ def _smiles(sources: Sources) -> Built:
 def _esm(sources: Sources) -> Built:
     """Build EsmTokenizer's: words of the vocabulary wherever they stand, the longest first; other text is unknown."""
     vocab = _lines(sources.data[VOCAB_TXT], sources.folder / VOCAB_TXT)
-    named = {f"{role}_token": f"<{role}>" for role in ("unk", "pad", "cls", "eos", "mask")}
-    special = sources.special_tokens(named, vocab, VOCAB_TXT)
+    tokens_by_role = {f"{role}_token": f"<{role}>" for role in ("unk", "pad", "cls", "eos", "mask")}
+    special = sources.special_tokens(tokens_by_role, vocab, VOCAB_TXT)
     closes = [special.required("eos_token")]
     template = special.template([special.required("cls_token")], closes, [])
     words = "|".join(re.escape(word) for word in sorted(vocab, key=len, reverse=True))
@@ -226,9 +226,9 @@ def _byte_bpe(sources: Sources, prefix: bool) -> tuple[dict[str, int], dict[str,
     """Return the vocabulary, the model and the pre-tokenizer of a BPE over bytes."""
     path = sources.folder / VOCAB_JSON
     vocab = as_object(parse_json(sources.data[VOCAB_JSON], str(path)), str(path))
-    for word, number in vocab.items():
-        if type(number) is not int or not 0 <= number < 1 << 31:
-            raise AttnscopeError(f"{format_value(word)} has the id {format_value(number)}", where=path)
+    for word, token_id in vocab.items():
+        if type(token_id) is not int or not 0 <= token_id < 1 << 31:
+            raise AttnscopeError(f"{format_value(word)} has the id {format_value(token_id)}", where=path)
     model = {"type": "BPE", "vocab": vocab, "merges": _merges(sources.data[MERGES], sources.folder / MERGES)}
     return vocab, model, {**_BYTE_LEVEL, "add_prefix_space": prefix}
 
@@ -243,8 +243,16 @@ def _gpt2(sources: Sources, begin: bool = False, end: str = "<|endoftext|>") -> 
 def _roberta(sources: Sources) -> Built:
     prefix = sources.flag("add_prefix_space", False)
     vocab, model, split = _byte_bpe(sources, prefix)
-    named = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>"}
-    special = sources.special_tokens({**named, "pad_token": "<pad>", "mask_token": "<mask>"}, vocab, VOCAB_JSON)
+    tokens_by_role = {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "sep_token": "</s>",
+        "cls_token": "<s>",
+        "unk_token": "<unk>",
+    }
+    special = sources.special_tokens(
+        {**tokens_by_role, "pad_token": "<pad>", "mask_token": "<mask>"}, vocab, VOCAB_JSON
+    )
     sep = special.required("sep_token")
     cls = special.required("cls_token")
     processor = {
@@ -260,8 +268,8 @@ def _roberta(sources: Sources) -> Built:
 def _qwen2(sources: Sources) -> Built:
     vocab, model, split = _byte_bpe(sources, sources.flag("add_prefix_space", False))
     both = {"type": "Sequence", "pretokenizers": [isolate(QWEN2), {**split, "use_regex": False}]}
-    named = dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")
-    special = sources.special_tokens(named, vocab, VOCAB_JSON)
+    tokens_by_role = dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>")
+    special = sources.special_tokens(tokens_by_role, vocab, VOCAB_JSON)
     ends = _begin_and_end(sources, special, begin=False)
     parts = {"normalizer": {"type": "NFC"}, "pre_tokenizer": both, "post_processor": ends, "decoder": _BYTE_LEVEL}
     return Built(assemble(model, special.listed, **parts))
@@ -271,14 +279,14 @@ _OF_LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 _OF_GEMMA = {f"{role}_token": f"<{role}>" for role in ("bos", "eos", "unk", "pad", "mask")}
 
 
-def _sentencepiece(sources: Sources, named: Mapping[str, str]) -> Built:
+def _sentencepiece(sources: Sources, tokens_by_role: Mapping[str, str]) -> Built:
     """Leave words to SentencePiece, and special tokens to a tokenizer.json whose model knows no other word.
 
     What is between two special tokens is a text of its own, which SentencePiece puts a space before if the model says
     so; with `legacy: false` only the first one gets it, and none that starts with a space, as in transformers.
     """
     pieces = PieceModel(sources.data[MODEL], sources.folder / MODEL, sources.optional_flag("add_prefix_space"))
-    special = sources.special_tokens(named, pieces.vocab, MODEL)
+    special = sources.special_tokens(tokens_by_role, pieces.vocab, MODEL)
     flags = dict.fromkeys(_FLAGS, False)
     for piece in pieces.control:
         special.tokens.setdefault(piece, {"id": pieces.vocab[piece], "content": piece, **flags, "special": True})
@@ -290,7 +298,7 @@ def _sentencepiece(sources: Sources, named: Mapping[str, str]) -> Built:
 def _lines(data: bytes, path: Path) -> dict[str, int]:
     """Return the words of a vocab.txt, one a line; a word that occurs twice has its later id, as in transformers."""
     lines = [line.rstrip() for line in _text_of(data, path).split("\n")]
-    words = {line: number for number, line in enumerate(lines) if line}
+    words = {line: token_id for token_id, line in enumerate(lines) if line}
     if not words:
         raise AttnscopeError("has no words", where=path, hint="download it again")
     return words
@@ -298,11 +306,11 @@ def _lines(data: bytes, path: Path) -> dict[str, int]:
 
 def _merges(data: bytes, path: Path) -> list[list[str]]:
     merges = []
-    for number, line in enumerate(_text_of(data, path).split("\n"), 1):
+    for line_number, line in enumerate(_text_of(data, path).split("\n"), 1):
         if line and not line.startswith("#version"):
             pair = line.removesuffix("\r").split(" ")
             if len(pair) != 2:
-                raise AttnscopeError(f"line {number} is {format_value(line)}, not two pieces", where=path)
+                raise AttnscopeError(f"line {line_number} is {format_value(line)}, not two pieces", where=path)
             merges.append(pair)
     return merges
 
@@ -341,18 +349,28 @@ KINDS = (
     Kind("RobertaTokenizer", _roberta, _BYTES, ("roberta", "bart")),
     Kind("BartTokenizer", _roberta, _BYTES, ("bart",)),
     Kind("Qwen2Tokenizer", _qwen2, _BYTES, ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")),
-    Kind("LlamaTokenizer", partial(_sentencepiece, named=_OF_LLAMA), (MODEL,), ("llama", "mistral", "mixtral", "phi3")),
-    Kind("GemmaTokenizer", partial(_sentencepiece, named=_OF_GEMMA), (MODEL,), ("gemma2", "gemma3_text", "gemma")),
+    Kind(
+        "LlamaTokenizer",
+        partial(_sentencepiece, tokens_by_role=_OF_LLAMA),
+        (MODEL,),
+        ("llama", "mistral", "mixtral", "phi3"),
+    ),
+    Kind(
+        "GemmaTokenizer",
+        partial(_sentencepiece, tokens_by_role=_OF_GEMMA),
+        (MODEL,),
+        ("gemma2", "gemma3_text", "gemma"),
+    ),
     Kind("SmilesTokenizer", _smiles, (VOCAB_TXT,), ("albert", "bert", "roberta")),
     Kind("EsmTokenizer", _esm, (VOCAB_TXT,), ("esm",)),
 )
 
 
-def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
+def build_tokenizer(tokenizer_kind: Kind, sources: Sources) -> FileTokenizer:
     """Build a tokenizer; its notes state that it was built, its warnings list decisions."""
     sources.refuse_options()
-    built = kind.build(sources)
-    path = sources.folder / kind.files[0]
+    built = tokenizer_kind.build(sources)
+    path = sources.folder / tokenizer_kind.files[0]
     data = msgspec.json.encode(built.content)
     if built.pieces is None:
         tokenizer = FileTokenizer(path, data)
@@ -364,7 +382,11 @@ def build_tokenizer(kind: Kind, sources: Sources) -> FileTokenizer:
             message = f"has {len(built.content['model']['vocab']):,} words, after which no token can have the id"
             hint = f"pass {arg('tokenizer')} with a tokenizer.json of this model"
             raise AttnscopeError(f"{message} {token['id']} ('{token['content']}')", where=path, hint=hint)
-    how = f"as {kind.name} of transformers does" if built.pieces is None else f"by SentencePiece, for a {kind.name}"
-    tokenizer.notes = [f"tokenizer built from {' and '.join(kind.files)}, {how}", *tokenizer.notes]
+    how = (
+        f"as {tokenizer_kind.name} of transformers does"
+        if built.pieces is None
+        else f"by SentencePiece, for a {tokenizer_kind.name}"
+    )
+    tokenizer.notes = [f"tokenizer built from {' and '.join(tokenizer_kind.files)}, {how}", *tokenizer.notes]
     tokenizer.warnings = [built.note] if built.note else []
     return tokenizer

@@ -39,15 +39,15 @@ _WHOLE_WORDS = ("llama3", "llama-v3", "llama-bpe")  # a word that is in the voca
 def tokenizer_json(metadata: Mapping[str, Any], architecture: str, path: Path) -> tuple[bytes, tuple[str, ...]]:
     """Return the tokenizer.json, and notes; `general.architecture` alone says how sentencepiece treats spaces."""
     vocabulary = _TokenizerMetadata(metadata, path)
-    kind = vocabulary.get("model", str)
+    model_type = vocabulary.get("model", str)
     notes = list[str]()
-    if kind == "gpt2":
+    if model_type == "gpt2":
         content = _byte_level(vocabulary, notes)
-    elif kind == "llama":
+    elif model_type == "llama":
         content = _sentencepiece(vocabulary, architecture)
     else:
         hint = "expected gpt2 (byte-level BPE) or llama (sentencepiece)"
-        raise vocabulary.wrong("model", f"is {format_value(kind)}", hint)
+        raise vocabulary.wrong("model", f"is {format_value(model_type)}", hint)
     return msgspec.json.encode(content), tuple(notes)
 
 
@@ -61,11 +61,11 @@ class _TokenizerMetadata:
         types = self.get("token_type", list, [])
         self.types: list[Any] = types + [1] * (len(self.tokens) - len(types))
 
-    def get(self, name: str, kind: type[Any], default: Any = ...) -> Any:
+    def get(self, name: str, value_type: type[Any], default: Any = ...) -> Any:
         value = self.metadata.get(f"tokenizer.ggml.{name}")
         if value is None and default is not ...:
             return default
-        if not isinstance(value, kind):
+        if not isinstance(value, value_type):
             message = "is missing" if value is None else f"is {format_value(value)}"
             raise self.wrong(name, message, "the text cannot be tokenized without it")
         return value
@@ -81,11 +81,11 @@ class _TokenizerMetadata:
 
     def special(self, name: str) -> int | None:
         """Return the id of a special token; None if there is none."""
-        number: int | None = self.get(f"{name}_token_id", int, None)
-        if number is not None and not 0 <= number < len(self.tokens):
+        token_id: int | None = self.get(f"{name}_token_id", int, None)
+        if token_id is not None and not 0 <= token_id < len(self.tokens):
             hint = f"the vocabulary has {len(self.tokens):,} tokens"
-            raise self.wrong(f"{name}_token_id", f"is {number}", hint)
-        return number
+            raise self.wrong(f"{name}_token_id", f"is {token_id}", hint)
+        return token_id
 
     def pairs(self) -> list[list[str]] | None:
         """Return the merges; None if there are none."""
@@ -107,9 +107,9 @@ class _TokenizerMetadata:
         specials = {self.special(name) for name in _SPECIAL}
         added = [
             {"id": n, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-             "special": n in specials or kind == _CONTROL}
-            for n, (token, kind) in enumerate(zip(self.tokens, self.types, strict=False))
-            if (n in specials or kind in (_CONTROL, _USER_DEFINED)) and spelled[n] == token
+             "special": n in specials or token_type == _CONTROL}
+            for n, (token, token_type) in enumerate(zip(self.tokens, self.types, strict=False))
+            if (n in specials or token_type in (_CONTROL, _USER_DEFINED)) and spelled[n] == token
         ]  # fmt: skip
         return assemble({"type": "BPE", **model}, added, post_processor=self._template(add_start))
 
@@ -196,8 +196,8 @@ def _merges(tokens: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
     merges: list[tuple[float, int, int, str, str]] = []
     for token, score in best.items():
         cuts = [(token[:n], token[n:]) for n in range(1, len(token))]
-        known = [(left, right) for left, right in cuts if left in places and right in places]
-        known.sort(key=lambda pair: (places[pair[0]], places[pair[1]]))
-        merges += [(score, len(left), len(right), left, right) for left, right in known]
+        known_pairs = [(left, right) for left, right in cuts if left in places and right in places]
+        known_pairs.sort(key=lambda pair: (places[pair[0]], places[pair[1]]))
+        merges += [(score, len(left), len(right), left, right) for left, right in known_pairs]
     merges.sort(key=lambda merge: merge[:3], reverse=True)
     return [[left, right] for *_, left, right in merges]

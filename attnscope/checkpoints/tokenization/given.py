@@ -66,29 +66,29 @@ def _by_text(values: Any, counts: Sequence[int], where: str) -> list[Sequence[An
         texts = [listed[start : start + count] for start, count in zip(starts, counts, strict=True)]
     if [len(text) for text in texts] != list(counts):
         sizes = list(map(len, texts)), counts
-        given, needed = (f"{part[0]}" if len(part) == 1 else f"{part[:8]}" for part in sizes)
+        token_counts, row_counts = (f"{part[0]}" if len(part) == 1 else f"{part[:8]}" for part in sizes)
         hint = "give one for every row of the arrays; a layout names another order of axes"
-        raise AttnscopeError(f"{given} tokens for {needed} rows", where=where, hint=hint)
+        raise AttnscopeError(f"{token_counts} tokens for {row_counts} rows", where=where, hint=hint)
     return texts
 
 
-def _token(value: Any, number: int, where: str) -> Token:
+def _token(value: Any, index: int, where: str) -> Token:
     if isinstance(value, Token):
         return value
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
         mark = value[:1]
-        return Token(number, value, value.replace(mark, _SPACES[mark]) if mark in _SPACES else value)
+        return Token(index, value, value.replace(mark, _SPACES[mark]) if mark in _SPACES else value)
     if type(value) is int and 0 <= value < 1 << 62:
         return Token(value, str(value), str(value))
     if isinstance(value, dict):
         try:
             text = str(value.get("text", value.get("piece", "")))
-            return msgspec.convert({"id": number, "piece": text, "text": text, **value}, Token)
+            return msgspec.convert({"id": index, "piece": text, "text": text, **value}, Token)
         except msgspec.ValidationError as e:
-            raise AttnscopeError(f"token {number}: {e}", where=where, hint=f"expected {_FORM}") from e
-    raise AttnscopeError(f"token {number} is {value!r:.40}", where=where, hint=f"expected {_FORM}")
+            raise AttnscopeError(f"token {index}: {e}", where=where, hint=f"expected {_FORM}") from e
+    raise AttnscopeError(f"token {index} is {value!r:.40}", where=where, hint=f"expected {_FORM}")
 
 
 def join_tokens(tokens: list[Token]) -> tuple[str, list[Token]]:
@@ -109,8 +109,8 @@ def join_tokens(tokens: list[Token]) -> tuple[str, list[Token]]:
         elif text and not spaced:
             text += " "
         start, end = trim_span(spelling, 0, len(spelling))
-        place = {"start": len(text) + start, "end": len(text) + end} if spelling else {}
-        shown = readable_piece(spelling) if spelling else token.piece or "∅"
-        placed.append(msgspec.structs.replace(token, text=shown, **place))
+        offsets = {"start": len(text) + start, "end": len(text) + end} if spelling else {}
+        shown_text = readable_piece(spelling) if spelling else token.piece or "∅"
+        placed.append(msgspec.structs.replace(token, text=shown_text, **offsets))
         text += spelling
     return text if text.strip() else " ".join(token.text for token in tokens), placed

@@ -59,13 +59,13 @@ def _factor(step: Mapping[str, Any]) -> int:
 
 def _length(step: Mapping[str, Any], text: str) -> int:
     """Return the approximate length of a text after a step."""
-    kind = step.get("type")
+    step_type = step.get("type")
     pattern = step.get("pattern")
-    if kind == "Replace" and isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
+    if step_type == "Replace" and isinstance(pattern, dict) and isinstance(pattern.get("String"), str):
         return len(text) + text.count(pattern["String"]) * len(str(step.get("content")))
     chunks = (text[start : start + _CHUNK] for start in range(0, len(text), _CHUNK))
-    if kind == "ByteLevel":
+    if step_type == "ByteLevel":
         return sum(len(chunk.encode()) for chunk in chunks)
-    if kind in _FACTORS:
+    if step_type in _FACTORS:
         return sum(len(unicodedata.normalize("NFKD", chunk)) for chunk in chunks)
     return (len(text) + 1) * _factor(step)

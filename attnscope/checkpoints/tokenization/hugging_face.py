@@ -74,51 +74,51 @@ class FileTokenizer:
         self.name: str = model.get("type") or type(self._rust.model).__name__
         self.vocab_size: int = self._rust.get_vocab_size(with_added_tokens=True)
         self.n_merges = self.vocab_size if self.name == "Unigram" else file.merges
-        named = model.get("unk_token")
-        self.unknown_id: int | None = self._rust.token_to_id(named) if isinstance(named, str) else None
+        unknown_token = model.get("unk_token")
+        self.unknown_id: int | None = self._rust.token_to_id(unknown_token) if isinstance(unknown_token, str) else None
         if self.name == "Unigram":
             self.unknown_id = model.get("unk_id")
         self._marks = [model.get(key) or "" for key in ("continuing_subword_prefix", "end_of_word_suffix")]
         added = self._rust.get_added_tokens_decoder()
-        self._added = {number: token.content for number, token in added.items()}
-        self._special = {number for number, token in added.items() if token.special}
+        self._added = {token_id: token.content for token_id, token in added.items()}
+        self._special = {token_id for token_id, token in added.items() if token.special}
         # An unknown word is still a word.
         self._special_in_text = self._special - {self.unknown_id}
         self._ahead: dict[tuple[tuple[str, ...], bool], Encoded] = {}
         self._own_texts: dict[str, str] = {}
         self._fragments: dict[str, str | None] = {}
 
-    def special_token(self, number: int) -> Token:
+    def special_token(self, token_id: int) -> Token:
         """Return the special token of an id, as a template inserts it."""
-        piece = self._piece(number)
-        return Token(number, piece, piece, special=True)
+        piece = self._piece(token_id)
+        return Token(token_id, piece, piece, special=True)
 
-    def _piece(self, number: int) -> str:
+    def _piece(self, token_id: int) -> str:
         """Return the piece of an id, even of a row that only pads the embedding."""
-        return self._rust.id_to_token(number) or f"<{number}>"
+        return self._rust.id_to_token(token_id) or f"<{token_id}>"
 
-    def spelled(self, number: int) -> tuple[str, str]:
+    def spelled(self, token_id: int) -> tuple[str, str]:
         """Return the piece of an id, and its text, including a leading blank."""
-        piece = self._piece(number)
-        if number in self._special or self._rust.id_to_token(number) is None:
+        piece = self._piece(token_id)
+        if token_id in self._special or self._rust.id_to_token(token_id) is None:
             return piece, piece
         fragment = byte_fragment(piece, self._byte_level)
         return piece, self._own(piece) if fragment is None else fragment
 
-    def made_token(self, number: int) -> Token:
+    def made_token(self, token_id: int) -> Token:
         """Return the token of an id that a model, not a text, put there."""
-        piece, spelled = self.spelled(number)
-        return Token(number, piece, readable_piece(spelled), special=number in self._special_in_text, made=True)
+        piece, spelled = self.spelled(token_id)
+        return Token(token_id, piece, readable_piece(spelled), special=token_id in self._special_in_text, made=True)
 
     def ordinary_ids(self) -> list[int]:
         """Return ids that are neither special nor for unknown words, sorted."""
-        known = set(self._rust.get_vocab(with_added_tokens=True).values())
-        return sorted(known - self._special - {self.unknown_id})
+        known_ids = set(self._rust.get_vocab(with_added_tokens=True).values())
+        return sorted(known_ids - self._special - {self.unknown_id})
 
     def id_of(self, piece: str) -> int | None:
         """Return the id of a token; None if there is none that is spelled so."""
-        number: int | None = self._rust.token_to_id(piece)
-        return number
+        token_id: int | None = self._rust.token_to_id(piece)
+        return token_id
 
     def encode(
         self, text: str, pair: str | None = None, *, where: str = arg("text"), special: bool = True
@@ -165,9 +165,9 @@ class FileTokenizer:
         return encoded
 
     def _encode_batch(self, batch: Sequence[tuple[str, ...]], where: str, *, special: bool) -> list[Encoded]:
-        given = [texts[0] if len(texts) == 1 else texts for texts in batch]
+        inputs = [texts[0] if len(texts) == 1 else texts for texts in batch]
         encodings = call_rust(
-            lambda: self._rust.encode_batch(given, add_special_tokens=special), self.path, f"fails on {where}"
+            lambda: self._rust.encode_batch(inputs, add_special_tokens=special), self.path, f"fails on {where}"
         )
         fields = attrgetter(*Encoded._fields)
         return [Encoded(*fields(encoding)) for encoding in encodings]
@@ -178,11 +178,11 @@ class FileTokenizer:
         A post-processor after a template counts the template's own tokens as texts: the number of the only text is
         known all the same, those of two are not.
         """
-        given = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
+        sequence_rows = zip(encoding.sequence_ids, encoding.special_tokens_mask, strict=True)
         if count == 1:
-            return [None if added or number is None else 0 for number, added in given]
-        numbers = [None if added else number for number, added in given]
-        if [number for number in numbers if number is not None and number >= count]:
+            return [None if added or text_index is None else 0 for text_index, added in sequence_rows]
+        numbers = [None if added else text_index for text_index, added in sequence_rows]
+        if [text_index for text_index in numbers if text_index is not None and text_index >= count]:
             message = "its post-processor does not tell which of the two texts a token belongs to"
             raise AttnscopeError(message, where=self.path, hint=f"remove {arg('pair')}, or put the template last")
         return numbers
@@ -191,14 +191,14 @@ class FileTokenizer:
         """Build the error that names the first unknown word, if the vocabulary has no token for unknown words."""
         if self.unknown_id is not None:
             return None
-        for number, text in enumerate(texts):
+        for index, text in enumerate(texts):
             try:
                 start, end = call_rust(partial(self._first_unknown, text), self.path, f"fails on {where}") or (0, 0)
             except AttnscopeError:
                 # The tokenizer is damaged after all.
                 return None
             if start < end:
-                which = " of the pair" if number else ""
+                which = " of the pair" if index else ""
                 message = f"the word '{text[start:end]}' at character {start}{which} is not in the vocabulary"
                 hint = f"use words from {self.path}: it has no token for unknown words"
                 return AttnscopeError(message, where=where, hint=hint)
@@ -211,8 +211,8 @@ class FileTokenizer:
         added = [re.escape(token.content) for token in self._rust.get_added_tokens_decoder().values()]
         pattern = re.compile("|".join(sorted(added, key=len, reverse=True)) or "(?!)")
         edges = [0, *(edge for match in pattern.finditer(text) for edge in match.span()), len(text)]
-        for first, last in zip(edges[::2], edges[1::2], strict=True):
-            words = PreTokenizedString(text[first:last])
+        for part_start, part_end in zip(edges[::2], edges[1::2], strict=True):
+            words = PreTokenizedString(text[part_start:part_end])
             if self._rust.normalizer is not None:
                 words.normalize(self._rust.normalizer.normalize)
             if self._rust.pre_tokenizer is not None:
@@ -222,7 +222,7 @@ class FileTokenizer:
                     self._rust.model.tokenize(word)
                 except Exception:
                     # The library raises nothing more specific.
-                    return trim_span(text, first + start, first + end)
+                    return trim_span(text, part_start + start, part_start + end)
         return None
 
     def _tokens(self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]) -> Iterator[Token]:
@@ -231,16 +231,16 @@ class FileTokenizer:
             self._readable(encoding, sequences, texts), strict=True,
         )  # fmt: skip
         segment = 0
-        for number, piece, sequence, added, type_id, (shown, span) in rows:
-            special = bool(added) or number in self._special_in_text
+        for token_id, piece, sequence, added, type_id, (shown_text, span) in rows:
+            special = bool(added) or token_id in self._special_in_text
             # An added token belongs to the text before it.
             segment = segment if sequence is None else sequence
             start, end = span or (None, None)
-            unknown = number == self.unknown_id and sequence is not None
-            if unknown and span is not None and texts[segment][start:end] == self._rust.id_to_token(number):
+            unknown = token_id == self.unknown_id and sequence is not None
+            if unknown and span is not None and texts[segment][start:end] == self._rust.id_to_token(token_id):
                 # The user wrote the spelling of the unknown token.
                 unknown = False
-            yield Token(number, piece, shown, start, end, special, segment, type_id, unknown)
+            yield Token(token_id, piece, shown_text, start, end, special, segment, type_id, unknown)
 
     def _readable(
         self, encoding: Encoded, sequences: list[int | None], texts: tuple[str, ...]
@@ -257,13 +257,13 @@ class FileTokenizer:
             if sequence is None:
                 readable.append((piece, None))
                 continue
-            written = "" if span is None else texts[sequence][span[1] : span[2]]
-            part = self._fragment(piece) if several or piece != written else None
-            if part is None and written and not several and not written.isspace():
-                shown = written  # without white space around it already
+            source_text = "" if span is None else texts[sequence][span[1] : span[2]]
+            part = self._fragment(piece) if several or piece != source_text else None
+            if part is None and source_text and not several and not source_text.isspace():
+                shown_text = source_text  # without white space around it already
             else:
-                shown = readable_piece(part or (written if written and not several else self._own(piece)))
-            readable.append((shown, None if span is None else span[1:]))
+                shown_text = readable_piece(part or (source_text if source_text and not several else self._own(piece)))
+            readable.append((shown_text, None if span is None else span[1:]))
         return readable
 
     def _spans(
@@ -283,12 +283,14 @@ class FileTokenizer:
         # Pieces of white space may be given the span of another character.
         spaces = []
         for piece, span in zip(encoding.tokens, spans, strict=True):
-            written = piece if span is None else texts[span[0]][span[1] : span[2]]
+            source_text = piece if span is None else texts[span[0]][span[1] : span[2]]
             own = self._own(piece)
-            spaces.append(written not in (piece, own) and not own.strip())
+            spaces.append(source_text not in (piece, own) and not own.strip())
         taken = overlapping(spans, [None if space else span for span, space in zip(spans, spaces, strict=True)])
-        kept = [None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)]
-        return kept, False
+        kept_spans = [
+            None if space and other else span for span, space, other in zip(spans, spaces, taken, strict=True)
+        ]
+        return kept_spans, False
 
     def _fragment(self, piece: str) -> str | None:
         if piece not in self._fragments:

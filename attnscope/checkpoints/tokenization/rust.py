@@ -35,7 +35,7 @@ def _silenced_stderr() -> Iterator[None]:
     """Redirect file descriptor 2 to /dev/null: Rust's panic hook writes there, past sys.stderr."""
     with _STDERR_LOCK:
         try:
-            kept = os.dup(2)
+            saved_fd = os.dup(2)
         except OSError:
             # There is no stderr to protect.
             yield
@@ -45,8 +45,8 @@ def _silenced_stderr() -> Iterator[None]:
             os.dup2(nowhere, 2)
             os.close(nowhere)
             # What the process says when it ends must be seen.
-            with at_signal(lambda: os.dup2(kept, 2)):
+            with at_signal(lambda: os.dup2(saved_fd, 2)):
                 yield
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(saved_fd, 2)
+            os.close(saved_fd)

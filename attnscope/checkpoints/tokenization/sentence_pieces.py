@@ -37,7 +37,7 @@ class PieceModel:
             return call_rust(partial(SentencePieceProcessor, model_proto=model), path, "cannot be used")
 
         def vocabulary() -> list[str]:
-            return [self._spaced.id_to_piece(number) for number in range(self._spaced.get_piece_size())]
+            return [self._spaced.id_to_piece(piece_id) for piece_id in range(self._spaced.get_piece_size())]
 
         self.path = path
         try:
@@ -48,8 +48,8 @@ class PieceModel:
             # The library names a line of its source.
             hint = "download it again"
             raise AttnscopeError("is not a SentencePiece model, or damaged", where=path, hint=hint) from e
-        self.vocab = {piece: number for number, piece in enumerate(pieces)}
-        self.control = [piece for number, piece in enumerate(pieces) if self._spaced.is_control(number)]
+        self.vocab = {piece: piece_id for piece_id, piece in enumerate(pieces)}
+        self.control = [piece for piece_id, piece in enumerate(pieces) if self._spaced.is_control(piece_id)]
 
     def split(self, text: str, *, prefix: bool) -> list[tuple[int, int, int]]:
         """Return id, start and end of every piece.
@@ -63,9 +63,9 @@ class PieceModel:
         following = 0
         rows = zip(encoding["ids"], encoding["pieces"], encoding["offsets"], strict=True)
         # Only the last part of a character covers it.
-        for number, piece, (start, end) in reversed(list(rows)):
+        for piece_id, piece, (start, end) in reversed(list(rows)):
             following = end if start < end or piece == _SPACE else following
-            pieces.append((number, start, following))
+            pieces.append((piece_id, start, following))
         return pieces[::-1]
 
 
@@ -86,12 +86,12 @@ class SentencePieceTokenizer(FileTokenizer):
     def _encode(self, texts: tuple[str, ...], where: str, *, special: bool) -> Encoded:
         split = Encoded([], [], [], [], [], [])
         encoded = super()._encode(texts, where, special=special)
-        for number, token, sequence, special, type_id, (start, end) in zip(*encoded, strict=True):
+        for token_id, token, sequence, special, type_id, (start, end) in zip(*encoded, strict=True):
             span = "" if sequence is None else texts[sequence][start:end]
-            pieces = [(number, token, (start, end))]
-            if span and not (number in self._added and self._added[number].strip() == span.strip()):
-                first = start == 0 and not span.startswith((" ", _SPACE))
-                inner = self._pieces.split(span, prefix=self._spaced == "always" or first)
+            pieces = [(token_id, token, (start, end))]
+            if span and not (token_id in self._added and self._added[token_id].strip() == span.strip()):
+                at_start = start == 0 and not span.startswith((" ", _SPACE))
+                inner = self._pieces.split(span, prefix=self._spaced == "always" or at_start)
                 pieces = [(n, self._piece(n), (start + a, start + b)) for n, a, b in inner]
             for n, piece, offsets in pieces:
                 split.ids.append(n)

@@ -51,8 +51,8 @@ def read_tokenizer_json(data: bytes, path: Path) -> TokenizerJson:
         bulk = {}
         content = as_object(parse_json(data, str(path)), str(path))
     notes, changed = call_rust(lambda: _disable_stored_options(content), path, "cannot be used")
-    kept = {name: msgspec.Raw(value) for name, value in bulk.items()}
-    kept_content = content | ({"model": content["model"] | kept} if kept else {})
+    raw_parts = {name: msgspec.Raw(value) for name, value in bulk.items()}
+    kept_content = content | ({"model": content["model"] | raw_parts} if raw_parts else {})
     text = call_rust(lambda: (msgspec.json.encode(kept_content) if changed else data).decode(), path, "cannot be used")
     vocab = bulk.get("vocab", b"")
     merges = bulk.get("merges", b"")
@@ -127,8 +127,8 @@ def assemble(model: Mapping[str, Any], added_tokens: Sequence[Mapping[str, Any]]
     """Return the content of a tokenizer.json, without the parts that are not given."""
     empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
     if model["type"] == "BPE":
-        named = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
-        model = {**named, **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False), **model}
+        defaults = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+        model = {**defaults, **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False), **model}
     return {"version": "1.0", **empty, **parts, "added_tokens": added_tokens, "model": model}
 
 
@@ -138,13 +138,15 @@ def template(
     """Return a post-processor that puts special tokens around every text, and `second` before that of a pair."""
 
     def side(name: str, type_id: int, before: Sequence[str]) -> list[dict[str, Any]]:
-        first, last = ([{"SpecialToken": {"id": t, "type_id": type_id}} for t in tokens] for tokens in (before, closes))
-        return [*first, {"Sequence": {"id": name, "type_id": type_id}}, *last]
+        opening, closing = (
+            [{"SpecialToken": {"id": t, "type_id": type_id}} for t in tokens] for tokens in (before, closes)
+        )
+        return [*opening, {"Sequence": {"id": name, "type_id": type_id}}, *closing]
 
     single = side("A", 0, opens)
-    known = {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()}
+    special_tokens = {name: {"id": name, "ids": [token_id], "tokens": [name]} for name, token_id in ids.items()}
     pair = [*single, *side("B", 1, second)]
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special_tokens}
 
 
 def components(*roots: Any) -> Iterator[dict[str, Any]]:

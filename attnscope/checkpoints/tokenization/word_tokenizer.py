@@ -36,13 +36,13 @@ class UnspelledTokenizer:
         """Return the id of a token; None if there is none that is spelled so."""
         return None
 
-    def spelled(self, number: int) -> tuple[str, str]:
+    def spelled(self, token_id: int) -> tuple[str, str]:
         """Return an id as piece and as text."""
-        return f"<{number}>", f"<{number}>"
+        return f"<{token_id}>", f"<{token_id}>"
 
-    def made_token(self, number: int) -> Token:
+    def made_token(self, token_id: int) -> Token:
         """Return the token of an id that a model, not a text, put there."""
-        return Token(number, *self.spelled(number), made=True)
+        return Token(token_id, *self.spelled(token_id), made=True)
 
     def ordinary_ids(self) -> list[int]:
         """Return ids that other texts can be made of."""
@@ -65,9 +65,9 @@ class WordTokenizer(UnspelledTokenizer):
         """Return the id of a word; None if there is none."""
         return self._ids.get(piece)
 
-    def spelled(self, number: int) -> tuple[str, str]:
+    def spelled(self, token_id: int) -> tuple[str, str]:
         """Return the word of an id as piece and as text; the id itself if it has no word."""
-        word = self.words[number] if number < self.vocab_size else f"<{number}>"
+        word = self.words[token_id] if token_id < self.vocab_size else f"<{token_id}>"
         return word, word
 
     def ordinary_ids(self) -> list[int]:
@@ -115,9 +115,9 @@ class MissingTokenizer(UnspelledTokenizer):
         """Refuse every text."""
         raise self.error
 
-    def special_token(self, number: int) -> Token:
+    def special_token(self, token_id: int) -> Token:
         """Return the id as a special token; see spelled."""
-        return Token(number, *self.spelled(number), special=True)
+        return Token(token_id, *self.spelled(token_id), special=True)
 
     def ordinary_ids(self) -> list[int]:
         """Refuse: it is unknown which ids are special."""

@@ -116,10 +116,10 @@ class ArraysEngine:
 
     def _tensors(self, layer: int, batch: Batch) -> AttentionInputs:
         """Return the arrays of a layer for the texts of a batch, on the device."""
-        given = self.given
-        arrays = given.read(layer)
+        given_arrays = self.given
+        arrays = given_arrays.read(layer)
         sides = {name: self._padded(name, array, layer, batch) for name, array in arrays.items() if name != "output"}
-        if given.weights:
+        if given_arrays.weights:
             weights = sides["weights"][..., : max(batch.tokens.lengths)]  # (B, H, Q, K)
             nothing = weights.new_empty(*weights.shape[:3], 0)
             return AttentionInputs(layer, weights, nothing, nothing, self._spec(layer, batch))
@@ -133,19 +133,19 @@ class ArraysEngine:
         return self._padded(name, self.given.read(layer)[name], layer, batch)
 
     def _padded(self, name: str, array: Any, layer: int, batch: Batch) -> Tensor:
-        given = self.given
-        where = f"{given.name}: layer {layer}: {name}"
-        tensor = as_tensor(array, where, given.dtype)
-        if given.weights:
+        given_arrays = self.given
+        where = f"{given_arrays.name}: layer {layer}: {name}"
+        tensor = as_tensor(array, where, given_arrays.dtype)
+        if given_arrays.weights:
             # Rows that see nothing are NaN in reports, and 0 here.
             tensor = tensor.masked_fill(tensor.isnan().all(-1, keepdim=True), 0.0)
-        ranges = given.ranges if name in ("k", "v") else given.query_ranges
-        rows = [ranges[number] for number in self.numbers(batch)]
-        return pad(pack(tensor, given.axes, where), rows, batch.tokens.lengths, self.device)
+        ranges = given_arrays.ranges if name in ("k", "v") else given_arrays.query_ranges
+        rows = [ranges[index] for index in self.numbers(batch)]
+        return pad(pack(tensor, given_arrays.axes, where), rows, batch.tokens.lengths, self.device)
 
     def numbers(self, batch: Batch) -> list[int]:
         """Return the numbers of a batch's texts, by identity of their tokens: equal texts have separate arrays."""
-        numbers = {id(tokens[0]): number for number, (_, tokens) in enumerate(self.given.texts)}
+        numbers = {id(tokens[0]): index for index, (_, tokens) in enumerate(self.given.texts)}
         return [numbers[id(tokens[0])] for tokens in batch.texts]
 
     def _spec(self, layer: int, batch: Batch) -> AttentionSpec:
@@ -159,7 +159,7 @@ class ArraysEngine:
 
     def _queries(self, batch: Batch) -> list[Mask]:
         """Return the mask that leaves rows whose queries were not given without keys, if there are any."""
-        firsts = [self.given.first_queries[number] for number in self.numbers(batch)]
+        firsts = [self.given.first_queries[index] for index in self.numbers(batch)]
         return [GivenQueriesMask(tuple(firsts), torch.tensor(firsts, device=self.device))] if any(firsts) else []
 
     def _bias(self, layer: int) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
@@ -193,18 +193,18 @@ class ArraysEngine:
         The layers of a batch share it, including the evaluated cells of a function.
         """
         numbers = self.numbers(batch)
-        given = self.given.matrices[name]
-        place = name, tuple(numbers)
-        if place not in self._masks:
-            if callable(given):
+        matrix = self.given.matrices[name]
+        key = name, tuple(numbers)
+        if key not in self._masks:
+            if callable(matrix):
                 on_device = torch.tensor(numbers, device=self.device)
                 sizes = len(numbers), self.given.sizes.heads, max(batch.tokens.lengths)
-                self._masks[place] = FunctionMask(
-                    lambda b, h, q, k: given(on_device[b], h, q, k), *sizes, device=self.device
+                self._masks[key] = FunctionMask(
+                    lambda b, h, q, k: matrix(on_device[b], h, q, k), *sizes, device=self.device
                 )
             else:
-                self._masks[place] = mask_from_matrix(given, self.device)
-        return self._masks[place]
+                self._masks[key] = mask_from_matrix(matrix, self.device)
+        return self._masks[key]
 
     def _observed(self, layer: int, batch: Batch) -> Mask | None:
         """Return the mask that recorders see instead; None for the arrays' own."""

@@ -60,9 +60,9 @@ def open_file(path: Path) -> ArrayFile:
     for name, held in _as_ours(path, stored, metadata).items():
         match = _LAYER.fullmatch(name)
         own = match[2] if match else name
-        known = (*ARRAYS, *(SETTINGS if match else SHARED))
-        if own not in known:
-            raise AttnscopeError(f"unknown name '{name}'", where=path, hint=did_you_mean(own, known))
+        known_names = (*ARRAYS, *(SETTINGS if match else SHARED))
+        if own not in known_names:
+            raise AttnscopeError(f"unknown name '{name}'", where=path, hint=did_you_mean(own, known_names))
         if isinstance(held, StoredArray) and own in ARRAYS:
             (shared if match is None else layers.setdefault(int(match[1]), {}))[own] = held
             continue
@@ -139,8 +139,8 @@ def _npz(path: Path) -> tuple[dict[str, StoredArray], Mapping[str, Any], bytes]:
     # the numbers of bfloat16 have no type in NumPy; a file that holds them has to say so
     wide = {name for name, array in stored.items() if array.dtype == "void16"}
     if wide:
-        named = "dtype" in stored and _read(path, stored["dtype"]).item()
-        if named != "bfloat16":
+        dtype_name = "dtype" in stored and _read(path, stored["dtype"]).item()
+        if dtype_name != "bfloat16":
             hint = "save it as float32, or add an array dtype that says bfloat16"
             raise AttnscopeError("has no type of numbers", where=f"{path}: {min(wide)}", hint=hint)
         stored |= {name: replace(stored[name], dtype="bfloat16") for name in wide}
@@ -169,16 +169,18 @@ def _npy(entry: Any, info: zipfile.ZipInfo, path: Path, size: int) -> StoredArra
     except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as e:
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise AttnscopeError(f"is not a NumPy array ({reason})", where=where, hint="write it with numpy.savez") from e
-    needed = prod(shape) * dtype.itemsize
+    needed_bytes = prod(shape) * dtype.itemsize
     stored = info.compress_type == zipfile.ZIP_STORED
     if dtype.hasobject:
         raise AttnscopeError("holds Python objects", where=where, hint="save plain numbers, or strings as an array")
-    if start + needed != info.file_size or (stored and info.file_size > size) or min(shape, default=0) < 0:
+    if start + needed_bytes != info.file_size or (stored and info.file_size > size) or min(shape, default=0) < 0:
         held = info.file_size - start
-        message = f"{dtype} of shape {list(shape)} needs {needed:,} bytes, the file has {held:,} for it"
+        message = f"{dtype} of shape {list(shape)} needs {needed_bytes:,} bytes, the file has {held:,} for it"
         raise AttnscopeError(message, where=where, hint="the file is damaged: write it again")
-    kind = "void16" if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=").name
-    return StoredArray(info.filename.removesuffix(".npy"), tuple(shape), kind, needed, (info.filename, dtype, fortran))
+    dtype_name = "void16" if dtype.kind == "V" and dtype.itemsize == 2 else dtype.newbyteorder("=").name
+    return StoredArray(
+        info.filename.removesuffix(".npy"), tuple(shape), dtype_name, needed_bytes, (info.filename, dtype, fortran)
+    )
 
 
 def _read(path: Path, array: StoredArray) -> "np.ndarray[Any, Any]":
@@ -186,10 +188,10 @@ def _read(path: Path, array: StoredArray) -> "np.ndarray[Any, Any]":
         if isinstance(array.place, TensorInfo):
             file.seek(array.place.start)
             data = read_at_most(file, array.nbytes)
-            kind = np.dtype(_NUMPY.get(array.place.dtype, "u1"))
+            stored_dtype = np.dtype(_NUMPY.get(array.place.dtype, "u1"))
             order = "C"
         else:
-            name, kind, fortran = array.place
+            name, stored_dtype, fortran = array.place
             order = "F" if fortran else "C"
             try:
                 with _archive(file, path).open(name) as entry:
@@ -197,8 +199,8 @@ def _read(path: Path, array: StoredArray) -> "np.ndarray[Any, Any]":
                     data = entry.read(array.nbytes)
             except (zipfile.BadZipFile, zlib.error, *_DAMAGE) as e:
                 raise AttnscopeError(f"cannot be read ({e})", where=f"{path}: {array.name}") from e
-            kind = np.dtype("<u2") if array.dtype == "bfloat16" else kind
+            stored_dtype = np.dtype("<u2") if array.dtype == "bfloat16" else stored_dtype
     if len(data) != array.nbytes:
         raise AttnscopeError("was truncated while it was read", where=f"{path}: {array.name}")
-    values: np.ndarray[Any, Any] = np.frombuffer(data, kind).reshape(array.shape, order=order)  # type: ignore[call-overload]
+    values: np.ndarray[Any, Any] = np.frombuffer(data, stored_dtype).reshape(array.shape, order=order)  # type: ignore[call-overload]
     return values

@@ -86,11 +86,11 @@ class GivenArrays:
     @property
     def inputs(self) -> tuple[TextInput, ...]:
         """The texts, each with its origin, by which its rows are found again."""
-        return tuple(TextInput(text, where=self.origin(number)) for number, (text, _) in enumerate(self.texts))
+        return tuple(TextInput(text, where=self.origin(index)) for index, (text, _) in enumerate(self.texts))
 
-    def origin(self, number: int) -> str:
+    def origin(self, index: int) -> str:
         """Return the origin of a text."""
-        return self.name if len(self.texts) == 1 else f"{self.name}: text {number}"
+        return self.name if len(self.texts) == 1 else f"{self.name}: text {index}"
 
     def config(self) -> ModelConfig:
         """Return the sizes that the program needs of a model; there are no weights."""
@@ -120,17 +120,17 @@ class GivenArrays:
             sinks=any(layer_settings.sinks is not None for layer_settings in self.settings.values()),
         )
 
-    def only(self, number: int) -> "GivenArrays":
+    def only(self, index: int) -> "GivenArrays":
         """Return one of the texts."""
-        if not 0 <= number < len(self.texts):
-            raise UsageError(f"there is no text {number}", where="text", hint=f"use 0 to {len(self.texts) - 1}")
-        name = self.name if len(self.texts) == 1 else self.origin(number)
+        if not 0 <= index < len(self.texts):
+            raise UsageError(f"there is no text {index}", where="text", hint=f"use 0 to {len(self.texts) - 1}")
+        name = self.name if len(self.texts) == 1 else self.origin(index)
         return replace(
             self,
             name=name,
-            ranges=[self.ranges[number]],
-            query_ranges=[self.query_ranges[number]],
-            texts=[self.texts[number]],
+            ranges=[self.ranges[index]],
+            query_ranges=[self.query_ranges[index]],
+            texts=[self.texts[index]],
         )
 
     def with_settings(self, **changes: Mapping[int, Any]) -> "GivenArrays":

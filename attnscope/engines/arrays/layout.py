@@ -29,8 +29,8 @@ def parse_layout(layout: str | Sequence[str] | None, where: str) -> tuple[str, .
     if isinstance(layout, str) and len(words) == 1:
         words = list(layout.strip())
     axes = tuple(_AXIS_OF.get(str(word).strip().lower(), "") for word in words)
-    needed = {"heads", "tokens", "width"}
-    if "" in axes or len(set(axes)) < len(axes) or not needed <= set(axes):
+    needed_axes = {"heads", "tokens", "width"}
+    if "" in axes or len(set(axes)) < len(axes) or not needed_axes <= set(axes):
         raise AttnscopeError(f"{str(layout)!r:.60} is not a layout", where=where, hint=f"use {_EXAMPLES}")
     return axes
 

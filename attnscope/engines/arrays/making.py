@@ -56,20 +56,20 @@ def _of_file(file: ArrayFile) -> _Layers:
         return {name: _LayerArray(a.shape, a.dtype, partial(file.read, a)) for name, a in arrays.items()}
 
     def one(array: StoredArray, at: int) -> _LayerArray:
-        shape = (*array.shape[:place], *array.shape[place + 1 :])
-        return _LayerArray(shape, array.dtype, lambda: np.take(file.read(array), at, place))
+        shape = (*array.shape[:axis], *array.shape[axis + 1 :])
+        return _LayerArray(shape, array.dtype, lambda: np.take(file.read(array), at, axis))
 
     if file.layers:
         _require_parts({f"layer.{n}": set(arrays) for n, arrays in file.layers.items()}, str(file.path))
         return {n: whole(arrays) for n, arrays in file.layers.items()}
     _require_parts({"": set(file.shared)}, str(file.path))
     axes = parse_layout(file.values.get("layout"), f"{file.path}: layout")
-    first = next(iter(file.shared.values()))
-    if not (len(first.shape) == 4 if axes is None else "layers" in axes):
+    first_array = next(iter(file.shared.values()))
+    if not (len(first_array.shape) == 4 if axes is None else "layers" in axes):
         return {layer: whole(file.shared) for layer in _numbers(file.values.get("layers"), 1)}
-    place = 0 if axes is None else axes.index("layers")
-    layers = _numbers(file.values.get("layers"), first.shape[place])
-    lengths = {array.shape[place] if len(array.shape) > place else 0 for array in file.shared.values()}
+    axis = 0 if axes is None else axes.index("layers")
+    layers = _numbers(file.values.get("layers"), first_array.shape[axis])
+    lengths = {array.shape[axis] if len(array.shape) > axis else 0 for array in file.shared.values()}
     if lengths != {len(layers)}:
         raise AttnscopeError(f"arrays have {sorted(lengths)} layers", where=file.path, hint="give all the same number")
     return {layer: {name: one(a, at) for name, a in file.shared.items()} for at, layer in enumerate(layers)}
@@ -80,12 +80,12 @@ def _require_parts(parts: Mapping[str, set[str]], where: str) -> None:
     for layer, names in parts.items():
         if names == {"weights"}:
             continue
-        place = f"{where}: {layer}" if layer else where
+        location = f"{where}: {layer}" if layer else where
         if "weights" in names:
             hint = "keep one of them: weights are computed from queries and keys"
-            raise AttnscopeError("has weights beside queries, keys or values", where=place, hint=hint)
+            raise AttnscopeError("has weights beside queries, keys or values", where=location, hint=hint)
         if missing := [name for name in ("q", "k") if name not in names]:
-            raise AttnscopeError(f"has no {missing[0]}", where=place, hint="give q and k, and v if there are values")
+            raise AttnscopeError(f"has no {missing[0]}", where=location, hint="give q and k, and v if there are values")
     kinds = {frozenset(names) for names in parts.values()}
     if len(kinds) > 1:
         raise AttnscopeError("layers hold different arrays", where=where, hint="give every layer q, k and v alike")
@@ -102,18 +102,18 @@ def from_arrays(
     from attnscope.engines.arrays.tensors import as_tensor
 
     axes = parse_layout(values.get("layout"), "layout")
-    known = {part for part, given in parts.items() if given is not None}
-    if "weights" in parts and not known:
+    present_parts = {part for part, array in parts.items() if array is not None}
+    if "weights" in parts and not present_parts:
         raise AttnscopeError("is None", where="weights", hint="pass weights, (heads, queries, keys)")
-    _require_parts({"": known}, name)
+    _require_parts({"": present_parts}, name)
     by_name = {
-        part: _split_layers(part, given, axes, layers, as_tensor) for part, given in parts.items() if given is not None
+        part: _split_layers(part, array, axes, layers, as_tensor) for part, array in parts.items() if array is not None
     }
     numbers = {part: list(arrays) for part, arrays in by_name.items()}
-    first = next(iter(numbers))
+    first_part = next(iter(numbers))
     for part, layer_numbers in numbers.items():
-        if layer_numbers != numbers[first]:
-            message = f"has layers {layer_numbers[:8]}, but {first} has {numbers[first][:8]}"
+        if layer_numbers != numbers[first_part]:
+            message = f"has layers {layer_numbers[:8]}, but {first_part} has {numbers[first_part][:8]}"
             raise AttnscopeError(message, where=part, hint="give every layer q, k and v alike")
     digest = hashlib.sha256()  # of shapes, types and samples
     for part, arrays in by_name.items():
@@ -125,7 +125,7 @@ def from_arrays(
     if axes is not None and "layers" in axes:
         values = {**values, "layout": tuple(axis for axis in axes if axis != "layers")}
     given_layers = {
-        layer: {part: _in_memory(arrays[layer]) for part, arrays in by_name.items()} for layer in numbers[first]
+        layer: {part: _in_memory(arrays[layer]) for part, arrays in by_name.items()} for layer in numbers[first_part]
     }
     return _assemble(name, given_layers, values, digest.digest())
 
@@ -135,27 +135,27 @@ def _in_memory(tensor: Any) -> _LayerArray:
 
 
 def _split_layers(
-    part: str, given: Any, axes: tuple[str, ...] | None, layers: Sequence[int] | None, as_tensor: Any
+    part: str, part_values: Any, axes: tuple[str, ...] | None, layers: Sequence[int] | None, as_tensor: Any
 ) -> dict[int, Any]:
     """Return the tensors of one part by layer."""
-    if isinstance(given, Mapping):
+    if isinstance(part_values, Mapping):
         if layers is not None:
             raise AttnscopeError("cannot be used with a dict by layer", where="layers", hint="leave it out")
-        if not given or not all(isinstance(n, int | np.integer) and 0 <= n < 1_000_000 for n in given):
+        if not part_values or not all(isinstance(n, int | np.integer) and 0 <= n < 1_000_000 for n in part_values):
             raise AttnscopeError("is a dict without numbers of layers", where=part, hint="use {3: array, 7: array}")
-        return {int(n): as_tensor(given[n], f"layer {n}: {part}") for n in sorted(given)}
-    if isinstance(given, list | tuple) and given and all(hasattr(array, "shape") for array in given):
-        numbers = _numbers(layers, len(given))
-        return {n: as_tensor(array, f"layer {n}: {part}") for n, array in zip(numbers, given, strict=True)}
-    tensor = as_tensor(given, part)
+        return {int(n): as_tensor(part_values[n], f"layer {n}: {part}") for n in sorted(part_values)}
+    if isinstance(part_values, list | tuple) and part_values and all(hasattr(array, "shape") for array in part_values):
+        numbers = _numbers(layers, len(part_values))
+        return {n: as_tensor(array, f"layer {n}: {part}") for n, array in zip(numbers, part_values, strict=True)}
+    tensor = as_tensor(part_values, part)
     if not (tensor.ndim == 4 if axes is None else "layers" in axes):
-        (number,) = _numbers(layers, 1)
-        return {number: tensor}
-    place = 0 if axes is None else axes.index("layers")
-    if tensor.ndim <= place:
+        (layer,) = _numbers(layers, 1)
+        return {layer: tensor}
+    axis = 0 if axes is None else axes.index("layers")
+    if tensor.ndim <= axis:
         message = f"has {tensor.ndim} axes, but the layout {','.join(axes or ())} has more"
         raise AttnscopeError(message, where=part, hint="name the order of its axes with layout")
-    return {n: tensor.select(place, at) for at, n in enumerate(_numbers(layers, tensor.shape[place]))}
+    return {n: tensor.select(axis, at) for at, n in enumerate(_numbers(layers, tensor.shape[axis]))}
 
 
 def _numbers(layers: Any, count: int) -> list[int]:
@@ -184,22 +184,24 @@ def _assemble(name: str, by_layer: _Layers, values: Mapping[str, Any], digest: b
         raise AttnscopeError("applies to queries, keys and values", where="layout", hint=hint)
     ndim = len(next(iter(shapes.values())))
     axes = axes or (("texts", *_WEIGHT_AXES) if ndim == 4 else _WEIGHT_AXES)
-    packed = {place: packed_shape(shape, axes, place) for place, shape in shapes.items()}
+    packed = {array_name: packed_shape(shape, axes, array_name) for array_name, shape in shapes.items()}
     if unknown := dtypes - set(_BYTES):
         hint = "use float32, bfloat16 or float16; dequantise what is stored as whole numbers"
         raise AttnscopeError(f"has type {min(unknown)}", where=next(iter(shapes)), hint=hint)
     sizes = _sizes(packed, weights=weights)
     layer = next(iter(packed)).rpartition(".")[0]
-    place = f"{layer}.{'weights' if weights else 'q'}"
-    first = packed[place]
+    array_name = f"{layer}.{'weights' if weights else 'q'}"
+    first_shape = packed[array_name]
     if weights:  # the keys are columns
-        keys = PackedShape(first.width * (first.texts or 1), first.heads, first.width, first.texts)
+        keys = PackedShape(
+            first_shape.width * (first_shape.texts or 1), first_shape.heads, first_shape.width, first_shape.texts
+        )
     else:
         keys = packed[f"{layer}.k"]
     cu_seqlens = values.get("cu_seqlens")
     cu_queries = values.get("cu_seqlens_q")
-    ranges = text_ranges(keys, cu_seqlens, values.get("lengths"), axes, place)
-    queries = query_ranges(first, keys, ranges, cu_queries, axes, place, packed=cu_seqlens is not None)
+    ranges = text_ranges(keys, cu_seqlens, values.get("lengths"), axes, array_name)
+    queries = query_ranges(first_shape, keys, ranges, cu_queries, axes, array_name, packed=cu_seqlens is not None)
     texts = make_texts(values.get("tokens"), ranges, "tokens", values.get("text"))
     lengths = [end - start for start, end in ranges]
     rows = [end - start for start, end in queries]
@@ -266,47 +268,49 @@ def _check_ropes(settings: Mapping[int, LayerSettings], width: int) -> None:
 def _decoding_notes(ranges: Sequence[tuple[int, int]], queries: Sequence[tuple[int, int]]) -> list[str]:
     """Say which queries are there, if some are not."""
     counts = [(q_end - q_start, end - start) for (start, end), (q_start, q_end) in zip(ranges, queries, strict=True)]
-    partial = [(known, of) for known, of in counts if known < of]
+    partial = [(count, of) for count, of in counts if count < of]
     if not partial:
         return []
-    known, of = partial[0]
+    count, of = partial[0]
     if len(partial) > 1:
         return ["queries are those of the last tokens of each text; rows before them are unknown"]
-    last = "last token" if known == 1 else f"last {known:,} tokens"
+    last = "last token" if count == 1 else f"last {count:,} tokens"
     return [f"queries are those of the {last} of {of:,}; rows before them are unknown"]
 
 
 def _sizes(packed: Mapping[str, PackedShape], *, weights: bool) -> GivenSizes:
     """Return the sizes that all layers have."""
-    first = {place.rpartition(".")[2]: shape for place, shape in reversed(list(packed.items()))}
-    for place, shape in packed.items():
-        model = first[place.rpartition(".")[2]]
+    first_shapes = {array_name.rpartition(".")[2]: shape for array_name, shape in reversed(list(packed.items()))}
+    for array_name, shape in packed.items():
+        model = first_shapes[array_name.rpartition(".")[2]]
         if (shape.heads, shape.width, shape.rows) != (model.heads, model.width, model.rows):
             message = f"has {_spell(shape)}, another layer {_spell(model)}"
-            raise AttnscopeError(message, where=place, hint="give layers of one size, or open them one by one")
+            raise AttnscopeError(message, where=array_name, hint="give layers of one size, or open them one by one")
     if weights:
-        return GivenSizes(first["weights"].heads, first["weights"].heads, 0, 0)
-    q = first["q"]
-    k = first["k"]
-    v = first.get("v", first["k"])
-    place = next(iter(packed)).rpartition(".")[0]
+        return GivenSizes(first_shapes["weights"].heads, first_shapes["weights"].heads, 0, 0)
+    q = first_shapes["q"]
+    k = first_shapes["k"]
+    v = first_shapes.get("v", first_shapes["k"])
+    array_name = next(iter(packed)).rpartition(".")[0]
     if q.width != k.width or q.width == 0:
         hint = "give queries and keys of one width"
-        raise AttnscopeError(f"q has width {q.width}, k {k.width}", where=place, hint=hint)
+        raise AttnscopeError(f"q has width {q.width}, k {k.width}", where=array_name, hint=hint)
     if k.rows != v.rows or q.texts != k.texts or q.rows > k.rows:
         message = f"q has {q.rows} tokens, k {k.rows}, v {v.rows}"
         hint = "give k and v of every token, and q of every token or of the last ones"
-        raise AttnscopeError(message, where=place, hint=hint)
+        raise AttnscopeError(message, where=array_name, hint=hint)
     if q.heads % k.heads or v.heads != k.heads:
         message = f"q has {q.heads} heads, k {k.heads}, v {v.heads}"
         hint = "the query heads are a multiple of the key/value heads; layout names another order of axes"
-        raise AttnscopeError(message, where=place, hint=hint)
-    output = first.get("output")
-    needed = q.heads, q.rows, v.width
-    if output is not None and ("v" not in first or (output.heads, output.rows, output.width) != needed):
+        raise AttnscopeError(message, where=array_name, hint=hint)
+    output = first_shapes.get("output")
+    expected = q.heads, q.rows, v.width
+    if output is not None and ("v" not in first_shapes or (output.heads, output.rows, output.width) != expected):
         hint = "give it the tokens and heads of q and the width of v, and give v, too"
-        raise AttnscopeError(f"has {_spell(output)}, q {_spell(q)}, v {_spell(v)}", where=f"{place}.output", hint=hint)
-    return GivenSizes(q.heads, k.heads, q.width, v.width if "v" in first else 0)
+        raise AttnscopeError(
+            f"has {_spell(output)}, q {_spell(q)}, v {_spell(v)}", where=f"{array_name}.output", hint=hint
+        )
+    return GivenSizes(q.heads, k.heads, q.width, v.width if "v" in first_shapes else 0)
 
 
 def _spell(shape: PackedShape) -> str:

@@ -37,7 +37,7 @@ class GivenMasks:
 
 
 def read_masks(
-    given: Any, layers: Sequence[int], lengths: Sequence[int], rows: Sequence[int], heads: int
+    values: Any, layers: Sequence[int], lengths: Sequence[int], rows: Sequence[int], heads: int
 ) -> GivenMasks:
     """Read the mask of all layers, or that of each.
 
@@ -45,7 +45,7 @@ def read_masks(
     `rows` are the queries of every text, which are those of its last tokens.
     """
     masks = GivenMasks()
-    by_layer = _by_layer(given, layers)
+    by_layer = _by_layer(values, layers)
     names: dict[int, str] = {}  # by the identity of what is given, as layers often share it
     for value in by_layer.values():
         if id(value) not in names:
@@ -54,34 +54,34 @@ def read_masks(
     return masks
 
 
-def _by_layer(given: Any, layers: Sequence[int]) -> dict[int, Any]:
-    if isinstance(given, Mapping):
-        if not all(isinstance(n, int | np.integer) for n in given) or {int(n) for n in given} != set(layers):
+def _by_layer(value: Any, layers: Sequence[int]) -> dict[int, Any]:
+    if isinstance(value, Mapping):
+        if not all(isinstance(n, int | np.integer) for n in value) or {int(n) for n in value} != set(layers):
             hint = "give one for every layer, or one for all"
-            raise AttnscopeError(f"is given for layers {list(given)[:8]}", where="mask", hint=hint)
-        return {int(n): given[n] for n in sorted(given)}
-    if isinstance(given, list | tuple) and all(
-        isinstance(mask, str) or callable(mask) or hasattr(mask, "shape") for mask in given
+            raise AttnscopeError(f"is given for layers {list(value)[:8]}", where="mask", hint=hint)
+        return {int(n): value[n] for n in sorted(value)}
+    if isinstance(value, list | tuple) and all(
+        isinstance(mask, str) or callable(mask) or hasattr(mask, "shape") for mask in value
     ):
-        if len(given) != len(layers):
-            message = f"has {len(given)} values for {len(layers)} layers"
+        if len(value) != len(layers):
+            message = f"has {len(value)} values for {len(layers)} layers"
             hint = "give one for each; masks of heads are one array, (heads, queries, keys)"
             raise AttnscopeError(message, where="mask", hint=hint)
-        return dict(zip(layers, given, strict=True))
-    return dict.fromkeys(layers, given)
+        return dict(zip(layers, value, strict=True))
+    return dict.fromkeys(layers, value)
 
 
-def _named(given: Any, lengths: Sequence[int], rows: Sequence[int], heads: int, masks: GivenMasks) -> str:
+def _named(mask: Any, lengths: Sequence[int], rows: Sequence[int], heads: int, masks: GivenMasks) -> str:
     """Return an expression for a mask, and keep what it names."""
-    if given is None or isinstance(given, str):
-        return _expression(given or "causal", lengths)
-    if callable(given) and not hasattr(given, "__array__"):
-        name = first = f"function:{function_name(given)}"
+    if mask is None or isinstance(mask, str):
+        return _expression(mask or "causal", lengths)
+    if callable(mask) and not hasattr(mask, "__array__"):
+        name = base_name = f"function:{function_name(mask)}"
         while name in masks.matrices:
-            name = f"{first}#{len(masks.matrices) + 1}"
-        masks.matrices[name] = given
+            name = f"{base_name}#{len(masks.matrices) + 1}"
+        masks.matrices[name] = mask
         return name
-    allowed, bias = _matrix(given, lengths, rows, heads)
+    allowed, bias = _matrix(mask, lengths, rows, heads)
     name = f"array:{hashlib.sha256(allowed.tobytes() + (b'' if bias is None else bias.tobytes())).hexdigest()[:8]}"
     masks.matrices[name] = allowed
     if bias is not None:
@@ -109,14 +109,14 @@ def _expression(mask: str, lengths: Sequence[int]) -> str:
     return spell_mask(terms)
 
 
-def read_score_mod(given: Any) -> ScoreFunction | None:
+def read_score_mod(function: Any) -> ScoreFunction | None:
     """Read a function of scaled scores."""
-    if given is None:
+    if function is None:
         return None
-    if not callable(given):
+    if not callable(function):
         hint = "pass a function of score, b, h, q_idx and kv_idx, as for FlexAttention"
-        raise AttnscopeError(f"{type(given).__name__} cannot be called", where="score_mod", hint=hint)
-    return ScoreFunction(function_name(given), given)
+        raise AttnscopeError(f"{type(function).__name__} cannot be called", where="score_mod", hint=hint)
+    return ScoreFunction(function_name(function), function)
 
 
 def function_digest(function: Callable[..., Any]) -> bytes:
@@ -136,19 +136,19 @@ def split_windows(masks: Mapping[int, str], *, always: bool = False) -> tuple[di
     for layer, mask in masks.items():
         terms = parse_mask(mask)
         sizes = [] if alike else [term.size for term in terms if isinstance(term, SlidingWindow)]
-        kept = terms if alike else [term for term in terms if not isinstance(term, SlidingWindow)]
-        shared[layer] = spell_mask(kept) or "bidirectional"
+        kept_terms = terms if alike else [term for term in terms if not isinstance(term, SlidingWindow)]
+        shared[layer] = spell_mask(kept_terms) or "bidirectional"
         windows[layer] = min(sizes, default=None)
     return shared, windows
 
 
-def _matrix(given: Any, lengths: Sequence[int], rows: Sequence[int], heads: int) -> tuple[Matrix, Matrix | None]:
+def _matrix(mask: Any, lengths: Sequence[int], rows: Sequence[int], heads: int) -> tuple[Matrix, Matrix | None]:
     """Return a boolean matrix (queries, keys) or (heads, queries, keys), with a row for every token, and its bias.
 
     It is made of one with a row for every query. Floats are added to scores: −inf, or the smallest number of a type,
     where attention is not allowed; if others than 0 remain, they are the bias.
     """
-    array = given.detach().cpu() if hasattr(given, "detach") else given
+    array = mask.detach().cpu() if hasattr(mask, "detach") else mask
     if np.ma.is_masked(array):
         raise AttnscopeError("is a masked array that hides cells", where="mask", hint="pass a plain one")
     array = np.asarray(array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array)

@@ -35,47 +35,49 @@ class ArraysInMemory:
         return nullcontext()
 
 
-def open_arrays(given: GivenArrays, run: RunConfig) -> ModelSource:
+def open_arrays(arrays: GivenArrays, run: RunConfig) -> ModelSource:
     """Return given arrays as a source of runs."""
-    _refuse_model_options(given, run)
-    need = {"arrays": 2 * given.layer_bytes}  # as they are read, and as they are laid out
+    _refuse_model_options(arrays, run)
+    need = {"arrays": 2 * arrays.layer_bytes}  # as they are read, and as they are laid out
     require_memory(need, memory_bound(run.max_memory))
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "ArraysModel":
         from attnscope.engines.arrays.engine import ArraysModel
 
-        return ArraysModel(given, device)
+        return ArraysModel(arrays, device)
 
     def outputs(engine: "ArraysEngine", batch: "Batch") -> "list[GivenOutput]":
         from attnscope.engines.arrays.outputs import compare_outputs
 
         return compare_outputs(engine, batch)
 
-    config = given.config()
+    config = arrays.config()
     return ModelSource(
-        name=as_unicode(given.name),
-        family="weights" if given.weights else "arrays",
+        name=as_unicode(arrays.name),
+        family="weights" if arrays.weights else "arrays",
         config=config,
         weights="given",
-        fingerprint=given.fingerprint,
-        tokenizer=GivenTokens({given.origin(n): tokens for n, (_, tokens) in enumerate(given.texts)}),
+        fingerprint=arrays.fingerprint,
+        tokenizer=GivenTokens({arrays.origin(n): tokens for n, (_, tokens) in enumerate(arrays.texts)}),
         load=load,
         folder=None,
-        notes=given.notes,
+        notes=arrays.notes,
         engine="arrays",
         no_projection="the model's output projection was not found",
-        has_values=bool(given.sizes.value_width),
-        stages=("weights",) if given.weights else None,
+        has_values=bool(arrays.sizes.value_width),
+        stages=("weights",) if arrays.weights else None,
         layerwise=False,
         runs=False,
-        dtype=given.dtype,
-        compare_outputs=outputs if given.outputs else None,
-        layers=given.layers if len(given.layers) < config.n_layers else None,
-        first_queries={given.origin(n): first for n, first in enumerate(given.first_queries) if first},
+        dtype=arrays.dtype,
+        compare_outputs=outputs if arrays.outputs else None,
+        layers=arrays.layers if len(arrays.layers) < config.n_layers else None,
+        first_queries={
+            arrays.origin(n): first_query for n, first_query in enumerate(arrays.first_queries) if first_query
+        },
     )
 
 
-def _refuse_model_options(given: GivenArrays, run: RunConfig) -> None:
+def _refuse_model_options(arrays: GivenArrays, run: RunConfig) -> None:
     """Refuse options that are about a model, and masks over given weights."""
     default = RunConfig(())
     for name in (*_OF_MODELS, "dtype", "engine"):
@@ -84,7 +86,7 @@ def _refuse_model_options(given: GivenArrays, run: RunConfig) -> None:
             value = getattr(run, name)
             where = arg(name, value if name == "part" else None)
             raise UsageError(f"cannot be used with {arg('qkv')}", where=where, hint=hint)
-    if given.weights and not run.own_mask:
+    if arrays.weights and not run.own_mask:
         name = "hide" if run.hide is not None else "mask"
         hint = f"give queries and keys instead of weights; weights are compared with another {arg('qkv')} or a model"
         raise UsageError("no other mask can be applied to given weights", where=arg(name), hint=hint)

@@ -25,20 +25,25 @@ def compare_outputs(engine: ArraysEngine, batch: Batch) -> list[GivenOutput]:
     """Compare the given outputs of every text in a batch with the computed ones."""
     layers = engine.given.layers
     lengths = batch.tokens.lengths
-    firsts = [engine.given.first_queries[number] for number in engine.numbers(batch)]
+    firsts = [engine.given.first_queries[index] for index in engine.numbers(batch)]
     texts: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in lengths]  # given, computed, difference
     with torch.inference_mode():
         for layer in layers:
-            inputs, given = _layer(engine, layer, batch)
+            inputs, given_output = _layer(engine, layer, batch)
             computed = attended(inputs)
-            sides = given, computed, (given - computed).abs()
-            for rows, first, length, kept in zip(range(len(lengths)), firsts, lengths, texts, strict=True):
-                here = slice(first, length)
-                kept.append(tuple(side[rows, :, here].cpu() for side in sides))  # type: ignore[arg-type]
-        outputs = [_compared(list(layers), kept, first) for kept, first in zip(texts, firsts, strict=True)]
+            sides = given_output, computed, (given_output - computed).abs()
+            for rows, first_query, length, layer_outputs in zip(
+                range(len(lengths)), firsts, lengths, texts, strict=True
+            ):
+                here = slice(first_query, length)
+                layer_outputs.append(tuple(side[rows, :, here].cpu() for side in sides))  # type: ignore[arg-type]
+        outputs = [
+            _compared(list(layers), layer_outputs, first_query)
+            for layer_outputs, first_query in zip(texts, firsts, strict=True)
+        ]
         return [
-            output if output.first_layer is None else _with_tries(engine, batch, number, output)
-            for number, output in enumerate(outputs)
+            output if output.first_layer is None else _with_tries(engine, batch, index, output)
+            for index, output in enumerate(outputs)
         ]
 
 
@@ -49,30 +54,34 @@ def _layer(engine: ArraysEngine, layer: int, batch: Batch) -> tuple[AttentionInp
     return wide, engine.side(layer, batch, "output").float()
 
 
-def _share(given: Tensor) -> float:
+def _share(output: Tensor) -> float:
     """Return the share of the largest output that rounding explains; 16-bit numbers may have been saved as float32."""
-    narrow = any(torch.equal(given.to(dtype).float(), given) for dtype in (torch.bfloat16, torch.float16))
+    narrow = any(torch.equal(output.to(dtype).float(), output) for dtype in (torch.bfloat16, torch.float16))
     return _NARROW if narrow else _EXACT
 
 
-def _compared(layers: list[int], kept: Sequence[tuple[Tensor, Tensor, Tensor]], first: int) -> GivenOutput:
-    """Compare one text; `first` is the position of its first query."""
-    differences = np.stack([gap.amax((1, 2)).numpy() for _, _, gap in kept])  # (layers, heads)
-    limits = [_share(given) * max(1e-6, float(computed.abs().max())) for given, computed, _ in kept]
+def _compared(
+    layers: list[int], layer_outputs: Sequence[tuple[Tensor, Tensor, Tensor]], first_query: int
+) -> GivenOutput:
+    """Compare one text; `first_query` is the position of its first query."""
+    differences = np.stack([gap.amax((1, 2)).numpy() for _, _, gap in layer_outputs])  # (layers, heads)
+    limits = [
+        _share(given_output) * max(1e-6, float(computed.abs().max())) for given_output, computed, _ in layer_outputs
+    ]
     beyond = [layer for layer, row, limit in zip(layers, differences, limits, strict=True) if row.max() > limit]
     at, head = map(int, np.unravel_index(int(differences.argmax()), differences.shape))
-    given, computed, gap = kept[at]
+    given_output, computed, gap = layer_outputs[at]
     query, dimension = np.unravel_index(int(gap[head].argmax()), gap[head].shape)
-    place = head, int(query), int(dimension)
+    cell = head, int(query), int(dimension)
     return GivenOutput(
         layers=layers,
         differences=differences.astype(np.float32),
         layer=layers[at],
         head=head,
-        query=first + int(query),
+        query=first_query + int(query),
         dimension=int(dimension),
-        given=float(given[place]),
-        computed=float(computed[place]),
+        given=float(given_output[cell]),
+        computed=float(computed[cell]),
         limit=limits[layers.index(beyond[0]) if beyond else at],
         agrees=not beyond,
         first_layer=beyond[0] if beyond else None,
@@ -82,10 +91,10 @@ def _compared(layers: list[int], kept: Sequence[tuple[Tensor, Tensor, Tensor]], 
 def _with_tries(engine: ArraysEngine, batch: Batch, text: int, output: GivenOutput) -> GivenOutput:
     """Compute the first layer that differs under other rules, and add which of them explains the given output."""
     assert output.first_layer is not None
-    right, given = _layer(engine, output.first_layer, batch)
+    right, given_output = _layer(engine, output.first_layer, batch)
     here = slice(engine.given.first_queries[engine.numbers(batch)[text]], batch.tokens.lengths[text])
     tried = [
-        TriedRule(rule, float((given - attended(inputs))[text, :, here].abs().max()))
+        TriedRule(rule, float((given_output - attended(inputs))[text, :, here].abs().max()))
         for rule, inputs in _other_rules(engine, right, batch)
     ]
     tried.sort(key=lambda attempt: attempt.difference)
@@ -115,10 +124,10 @@ def _other_rules(engine: ArraysEngine, inputs: AttentionInputs, batch: Batch) ->
         yield "mask bidirectional", masked(*[term for term in terms if not isinstance(term, Causal)])
     elif not terms or terms == [Bidirectional()]:
         yield "mask causal", masked(Causal())
-    firsts = [engine.given.first_queries[number] for number in engine.numbers(batch)]
+    firsts = [engine.given.first_queries[index] for index in engine.numbers(batch)]
     if causal and any(firsts):
-        kept = [term for term in terms if not isinstance(term, Causal)]
-        yield "causal from the first key on (top left)", masked(*kept, ShiftedMask(Causal(), -firsts[0]))
+        kept_terms = [term for term in terms if not isinstance(term, Causal)]
+        yield "causal from the first key on (top left)", masked(*kept_terms, ShiftedMask(Causal(), -firsts[0]))
     for window in windows[:1]:
         yield "no window", masked(*plain)
         for size in (window.size - 1, window.size + 1):

@@ -104,6 +104,6 @@ def pad(packed: Tensor, ranges: Sequence[tuple[int, int]], lengths: Sequence[int
         ((start, end),) = ranges
         return packed[start:end].transpose(0, 1)[None].to(device)
     batch = packed.new_zeros(len(ranges), max(lengths), *packed.shape[1:])
-    for number, ((start, end), length) in enumerate(zip(ranges, lengths, strict=True)):
-        batch[number, length - (end - start) : length] = packed[start:end]
+    for index, ((start, end), length) in enumerate(zip(ranges, lengths, strict=True)):
+        batch[index, length - (end - start) : length] = packed[start:end]
     return batch.transpose(1, 2).to(device)

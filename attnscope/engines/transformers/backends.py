@@ -39,9 +39,9 @@ class BackendCall:
     output: Tensor  # its result, (B, Q, H, Ev)
     weights: Any
 
-    def again(self, q: Tensor, v: Tensor, **named: Any) -> Tensor:
+    def again(self, q: Tensor, v: Tensor, **arguments: Any) -> Tensor:
         """Run it with other queries or values; returns (B, H, Q, Ev)."""
-        output, _ = self.function(self.module, q, self.k, v, self.mask, **{**self.named, **named})
+        output, _ = self.function(self.module, q, self.k, v, self.mask, **{**self.named, **arguments})
         return torch.as_tensor(output).transpose(1, 2)
 
 
@@ -65,14 +65,14 @@ def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
         if get_ident() != owner:
             return function  # type: ignore[no-any-return]
 
-        def call(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *more: Any, **named: Any) -> Any:
-            output, weights = function(module, q, k, v, mask, *more, **named)
+        def call(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, *more: Any, **arguments: Any) -> Any:
+            output, weights = function(module, q, k, v, mask, *more, **arguments)
             if id(module) not in names or more or not isinstance(output, Tensor):
                 return output, weights
             part = part_of(names[id(module)]) if two_halves else ""
             layer = counted.get(part, 0)
             counted[part] = layer + 1
-            seen = BackendCall(part, layer, module, function, q, k, v, mask, named, output, weights)
+            seen = BackendCall(part, layer, module, function, q, k, v, mask, arguments, output, weights)
             changed = on_call(seen)
             return (output if changed is None else changed), weights
 
@@ -154,7 +154,7 @@ def kind_of(model: Any) -> str | None:
         return "bidirectional"
     if not getattr(config, "is_causal", True) or not getattr(config, "causal", True):  # `causal`: XLM, Flaubert
         return "bidirectional"
-    names = [kind.__name__ for kind in type(model).__mro__]
+    names = [base.__name__ for base in type(model).__mro__]
     predicts = type(config) in causal and isinstance(model, causal[type(config)])
     if predicts or any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         return "causal"
@@ -175,8 +175,8 @@ def separates_packs(model: Any) -> bool:
 
     config = model.config.get_text_config()
     masked: Any = transformers.MODEL_FOR_MASKED_LM_MAPPING
-    known = config.model_type in FAMILIES.keys() - _NO_PACKS
-    return known and not any(parent in masked for parent in type(config).__mro__)
+    is_known = config.model_type in FAMILIES.keys() - _NO_PACKS
+    return is_known and not any(parent in masked for parent in type(config).__mro__)
 
 
 def load_examined(folder: Folder, dtype: torch.dtype) -> Any:

@@ -85,12 +85,12 @@ class BlockRerunner:
 
         def run_block(x: Tensor, hooks: AttentionHooks) -> Tensor:
             # A layer that runs again must not add to caches.
-            given = {key: None if key in CACHES else _repeated(value, len(x)) for key, value in kwargs.items()}
+            arguments = {key: None if key in CACHES else _repeated(value, len(x)) for key, value in kwargs.items()}
             more = [_repeated(value, len(x)) for value in args]
             if args:
                 more[0] = x.contiguous()
             else:
-                given[name] = x.contiguous()
+                arguments[name] = x.contiguous()
 
             def on_attention(part: str, _: nn.Module, inputs: AttentionInputs) -> Tensor:
                 return self._attend(part, replace(inputs, layer=layer), hooks)[0]
@@ -98,7 +98,7 @@ class BlockRerunner:
             self._again = True
             try:
                 with capturing(AttentionCapture(self._model, on_attention)):
-                    changed = module(*more, **given)
+                    changed = module(*more, **arguments)
             finally:
                 self._again = False
             return changed if isinstance(changed, Tensor) else changed[0]

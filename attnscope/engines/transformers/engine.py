@@ -285,8 +285,8 @@ class TransformersEngine:
 
     def modules_of(self, layer: int) -> LayerModules | None:
         """Return the modules in architectures that the native engine knows."""
-        known = self.loaded.model.config.model_type in FAMILIES
-        return layer_modules(self.loaded, layer) if known else None
+        is_known = self.loaded.model.config.model_type in FAMILIES
+        return layer_modules(self.loaded, layer) if is_known else None
 
     def holding(self, layer: int) -> AbstractContextManager[None]:
         return nullcontext()
@@ -357,8 +357,8 @@ def _required(output: Tensor | None) -> Tensor:
 
 def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) -> str:
     """Return a mask expression for the mask of a text of the batch, or a statement that none fits."""
-    given = getattr(mask, "tensor", None)
-    q = torch.arange(n_queries, device=given.device if isinstance(given, Tensor) else "cpu")[:, None]
+    mask_tensor = getattr(mask, "tensor", None)
+    q = torch.arange(n_queries, device=mask_tensor.device if isinstance(mask_tensor, Tensor) else "cpu")[:, None]
     k = torch.arange(n_keys, device=q.device)[None]
     mask_cells = mask.allowed(q, k)
     if mask_cells is None:
@@ -372,8 +372,8 @@ def describe_allowed(mask: Mask, n_queries: int, n_keys: int, index: int = 0) ->
     if n_queries == n_keys:
         before = int(allowed[-1].sum())
         after = int(allowed[0].sum())
-        known: list[tuple[MaskTerm, ...]] = [(Causal(),), (Causal(), SlidingWindow(before))]
-        for terms in [*known, (SlidingWindow(max(before, after)),)]:
+        candidates: list[tuple[MaskTerm, ...]] = [(Causal(),), (Causal(), SlidingWindow(before))]
+        for terms in [*candidates, (SlidingWindow(max(before, after)),)]:
             described = build_mask(terms).allowed(q, k)
             if described is not None and torch.equal(allowed, described):
                 return "+".join(map(str, terms))

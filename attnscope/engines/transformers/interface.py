@@ -170,26 +170,26 @@ class AttentionCapture:
             order = self._seen[part]
             self._seen[part] += 1
             return part, call_layers[order % len(call_layers)]
-        number = getattr(module, "layer_idx", None)
-        if isinstance(number, int) and number >= 0:
+        layer = getattr(module, "layer_idx", None)
+        if isinstance(layer, int) and layer >= 0:
             if id(module) in self._numbered:
                 raise AttnscopeError(
-                    f"layer {number} runs more than once in a pass",
+                    f"layer {layer} runs more than once in a pass",
                     where=arg("model"),
                     hint="attnscope shows layers that run once",
                 )
             self._numbered.add(id(module))
-        if not isinstance(number, int) or number < 0 or (part, number) in self._layers:
-            number = self._seen[part]
+        if not isinstance(layer, int) or layer < 0 or (part, layer) in self._layers:
+            layer = self._seen[part]
         self._seen[part] += 1
-        self._layers.add((part, number))
-        return part, number
+        self._layers.add((part, layer))
+        return part, layer
 
     def _out_weight(self, module: nn.Module, width: int) -> Tensor | None:
         """Return the output projection, (D, H·Ev), under a usual name in the module or, as in BERT, beside it."""
         parent = self._names.get(id(module), "").rpartition(".")[0]
-        for place in (module, self._model.get_submodule(parent)):
-            for name, child in place.named_modules():
+        for holder in (module, self._model.get_submodule(parent)):
+            for name, child in holder.named_modules():
                 # a module with modules inside, such as LoRA's, adds something to its weight
                 plain = _OUT.fullmatch(name) and next(child.children(), None) is None
                 weight = getattr(child, "weight", None) if plain else None
@@ -202,12 +202,12 @@ class AttentionCapture:
         return None
 
     def _spec(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], layer: int) -> AttentionSpec:
-        known = dict(more)
-        scale = known.pop("scaling", None)
-        cap = known.pop("softcap", None)
-        sinks = known.pop("s_aux", None)
-        position = known.pop("position_bias", None)
-        for name, value in known.items():
+        settings = dict(more)
+        scale = settings.pop("scaling", None)
+        cap = settings.pop("softcap", None)
+        sinks = settings.pop("s_aux", None)
+        position = settings.pop("position_bias", None)
+        for name, value in settings.items():
             if isinstance(value, Tensor) and name not in _INERT:
                 raise unsupported_attention(f"a tensor '{name}'", layer)
         given = None
@@ -337,7 +337,7 @@ def _own_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | No
     """Return the attention that a module of a borrowed model has otherwise; the masks of eager attention suit it."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    files = (vars(sys.modules[kind.__module__]) for kind in type(module).__mro__)
+    files = (vars(sys.modules[base.__module__]) for base in type(module).__mro__)
     eager = next((names["eager_attention_forward"] for names in files if "eager_attention_forward" in names), None)
     own: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get(OWN_ATTENTION[module], eager)
     return own

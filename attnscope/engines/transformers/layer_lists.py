@@ -61,11 +61,11 @@ class RunningLayers:
     def _paths(self, classes: set[str], attention: LayerPaths) -> LayerPaths:
         """Return the kinds of a layer: how it attends, then what else lets its tokens read each other."""
         matched = [
-            kind
-            for kind in LAYER_KINDS.values()
-            if kind.classes and any(re.fullmatch(kind.classes, name) for name in classes)
+            layer_kind
+            for layer_kind in LAYER_KINDS.values()
+            if layer_kind.classes and any(re.fullmatch(layer_kind.classes, name) for name in classes)
         ]
-        mixing = tuple(kind.name for kind in matched if kind.mixes)
+        mixing = tuple(layer_kind.name for layer_kind in matched if layer_kind.mixes)
         if attention or mixing:
             return *attention, *mixing
-        return tuple(kind.name for kind in matched) or ("other",)
+        return tuple(layer_kind.name for layer_kind in matched) or ("other",)

@@ -54,9 +54,9 @@ def restored(model: Any) -> Iterator[None]:
             module.training = training
         for module, before, captures in hooks:
             # for `output_attentions`, transformers leaves some in a model
-            for number in set(module._forward_hooks) - before:
+            for hook_id in set(module._forward_hooks) - before:
                 for name in ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
-                    getattr(module, name).pop(number, None)
+                    getattr(module, name).pop(hook_id, None)
             if not captures:
                 vars(module).pop(_CAPTURES, None)
 
@@ -106,8 +106,8 @@ def fingerprint_live(model: Any, tokenizer: bytes) -> str:
 def tokenizer_json_of(tokenizer: Any) -> bytes:
     """Return the tokenizer.json of a tokenizer of transformers or of the library `tokenizers`."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    written = backend.to_str() if hasattr(backend, "to_str") else None
-    if not isinstance(written, str):
+    json_text = backend.to_str() if hasattr(backend, "to_str") else None
+    if not isinstance(json_text, str):
         hint = "pass a fast tokenizer of transformers, a tokenizers.Tokenizer, or the path of a tokenizer.json"
         raise UsageError(f"{type(tokenizer).__name__} has no tokenizer.json", where="tokenizer", hint=hint)
-    return written.encode()
+    return json_text.encode()

@@ -59,27 +59,29 @@ class TransformersModel:
 
     def resolve_part(self, name: str | None) -> str:
         """Return the part that the user means."""
-        known = [part for part in self.parts if part]
-        if name is None and not known:
+        part_names = [part for part in self.parts if part]
+        if name is None and not part_names:
             return ""
         if name is None:
-            raise UsageError("the model has several parts", where=arg("part"), hint=f"use one of {', '.join(known)}")
-        if not known:
+            raise UsageError(
+                "the model has several parts", where=arg("part"), hint=f"use one of {', '.join(part_names)}"
+            )
+        if not part_names:
             hint = f"remove {arg('part')}: the model has only one"
             raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=hint)
-        if name in ("encoder", "decoder", "cross") and name not in known:
+        if name in ("encoder", "decoder", "cross") and name not in part_names:
             message = f"the attention of the part '{name}' does not run through transformers' attention interface"
-            raise UsageError(message, where=arg("part"), hint=f"use {' or '.join(known)}")
-        if name not in known:
-            raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=did_you_mean(name, known))
+            raise UsageError(message, where=arg("part"), hint=f"use {' or '.join(part_names)}")
+        if name not in part_names:
+            raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=did_you_mean(name, part_names))
         return name
 
 
 def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     """Load a checkpoint with transformers, and inspect its attention."""
-    kind = find_model_class(folder)
-    predicting = head_class(kind)
-    model, info = _model(kind if predicting is None else replace(kind, model=predicting), folder, dtype)
+    model_class = find_model_class(folder)
+    predicting = head_class(model_class)
+    model, info = _model(model_class if predicting is None else replace(model_class, model=predicting), folder, dtype)
     _separate_head(model, folder)
     missing = (info["missing_keys"] | _silently_missing(model, folder)) - _computed(model)
     base = base_of(model)
@@ -88,7 +90,7 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
     if predicting is not None:
         prefix = next(name for name, module in model.named_modules() if module is base)
         outside = {name for name in missing if not name.startswith(f"{prefix}.")}
-    notes = _check_loaded(model, kind.prefix, info, missing - outside, folder)
+    notes = _check_loaded(model, model_class.prefix, info, missing - outside, folder)
     inspected = inspect_model(base, folder.path, notes)
     return inspected if predicting is None or outside else replace(inspected, predicting=model)
 
@@ -130,13 +132,13 @@ def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | Non
     raise AttnscopeError(f"{name} is {str(token_id)[:80]!r}", where=where, hint=hint)
 
 
-def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    tensors = {name.removeprefix(kind.prefix): tensor for name, tensor in read_tensors(folder, folder.tensors)}
+def _model(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+    tensors = {name.removeprefix(model_class.prefix): tensor for name, tensor in read_tensors(folder, folder.tensors)}
     try:
         with quiet():
-            model, info = kind.model.from_pretrained(
+            model, info = model_class.model.from_pretrained(
                 None,
-                config=kind.config,
+                config=model_class.config,
                 state_dict=tensors,
                 dtype=dtype,
                 attn_implementation=NAME,
@@ -147,7 +149,7 @@ def _model(kind: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, d
     except KeyError as e:
         if e.args != (NAME,):
             raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
-        raise no_attention_interface(kind.config.model_type, folder.path) from e
+        raise no_attention_interface(model_class.config.model_type, folder.path) from e
     except Exception as e:
         # A class of transformers may raise anything for a strange value.
         raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e

@@ -39,26 +39,26 @@ def find_model_class(folder: Folder) -> ModelClass:
         message = f"transformers has no model for '{config.model_type}'"
         raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text")
     try:
-        kind = hf.MODEL_MAPPING[type(config)]
-        kind = kind[0] if isinstance(kind, list | tuple) else kind
-        if (tower := _text_tower(kind, config)) is not None:
+        model_class = hf.MODEL_MAPPING[type(config)]
+        model_class = model_class[0] if isinstance(model_class, list | tuple) else model_class
+        if (tower := _text_tower(model_class, config)) is not None:
             return tower
-        takes = kind.main_input_name  # what stands for a class that needs another package raises here
+        takes = model_class.main_input_name  # what stands for a class that needs another package raises here
     except (ImportError, ValueError) as e:
         reason = " ".join(str(e).split())[:200] or type(e).__name__
         raise AttnscopeError(f"transformers cannot import '{config.model_type}' ({reason})", where=where) from e
     if takes != "input_ids":
         message = f"'{config.model_type}' takes {takes}, not text"
         raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")
-    return ModelClass(kind, config)
+    return ModelClass(model_class, config)
 
 
-def _text_tower(kind: Any, config: Any) -> ModelClass | None:
+def _text_tower(model_class: Any, config: Any) -> ModelClass | None:
     """Return the text model of one that compares texts with images (CLIP, SigLIP); None for other models."""
     text = getattr(config, "text_config", None)
-    if text is None or not hasattr(kind, "get_text_features"):
+    if text is None or not hasattr(model_class, "get_text_features"):
         return None
-    module = vars(sys.modules[kind.__module__])
+    module = vars(sys.modules[model_class.__module__])
     towers = [tower for name, tower in module.items() if name.endswith("TextModel")]
     towers = [tower for tower in towers if getattr(tower, "config_class", None) is type(text)]
     if len(towers) != 1:
@@ -66,16 +66,16 @@ def _text_tower(kind: Any, config: Any) -> ModelClass | None:
     import torch
 
     with torch.device("meta"):
-        whole = kind(config)
+        whole = model_class(config)
     names = [name for name, part in whole.named_modules() if type(part) is towers[0]]
     return ModelClass(towers[0], text, "".join(f"{name}." for name in names[:1]))
 
 
-def check_own_code(folder: Folder, kind: ModelClass, *, trusted: bool) -> tuple[str, ...]:
+def check_own_code(folder: Folder, model_class: ModelClass, *, trusted: bool) -> tuple[str, ...]:
     """Return notes on code that the config names and that is not run; see `families.trust.check_trust`."""
     native = FAMILIES.get(str(folder.config["model_type"]))
     upstreamed = native is None or native.upstreamed
-    package = kind.model.__module__.rpartition(".")[0]
+    package = model_class.model.__module__.rpartition(".")[0]
     # BLIP's classes are in two files.
     modules = [vars(module) for name, module in list(sys.modules.items()) if name.startswith(f"{package}.modeling")]
     older = reference_keys(native.name).classes if native is not None else frozenset[str]()
@@ -109,15 +109,15 @@ def _transformers() -> Any:
 
 def _config(hf: Any, folder: Folder) -> Any:
     where = folder.config_path
-    kind = folder.config.get("model_type")
-    if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
-        message = "the key 'model_type' is missing" if kind is None else f"model_type is {str(kind)[:80]!r}"
+    model_type = folder.config.get("model_type")
+    if not isinstance(model_type, str) or model_type not in hf.CONFIG_MAPPING:
+        message = "the key 'model_type' is missing" if model_type is None else f"model_type is {str(model_type)[:80]!r}"
         raise AttnscopeError(message, where=where, hint=f"transformers {hf.__version__} has no such model")
     if folder.config.get("quantization_config") is not None:
         raise AttnscopeError("the checkpoint is quantised", where=where, hint="use one with floating-point weights")
     try:
         with quiet():
-            return hf.CONFIG_MAPPING[kind].from_dict(_with_floats(folder.config))
+            return hf.CONFIG_MAPPING[model_type].from_dict(_with_floats(folder.config))
     except Exception as e:
         # A class of transformers may raise anything for a strange value.
         raise AttnscopeError(f"transformers rejects it ({first_line(e)})", where=where) from e

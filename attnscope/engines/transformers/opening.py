@@ -43,9 +43,9 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
     absent_keys = absent_key_notes(run.ignore_key, folder.config)
-    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
-    ignored = tuple(name for name in folder.config if name not in kept)
-    folder = replace(folder, config=kept)
+    kept_config = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
+    ignored = tuple(name for name in folder.config if name not in kept_config)
+    folder = replace(folder, config=kept_config)
     weights, masks = training_facts(folder)
     # every tensor as it is read, and again in the type that the model runs in
     numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
@@ -56,8 +56,8 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     from attnscope.engines.transformers.loading import load_model
     from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 
-    kind = find_model_class(folder)  # before a missing tokenizer is reported: a vision model has none
-    trust = check_own_code(folder, kind, trusted=run.trust_config)
+    model_class = find_model_class(folder)  # before a missing tokenizer is reported: a vision model has none
+    trust = check_own_code(folder, model_class, trusted=run.trust_config)
     tokenizer_files = find_tokenizer(folder, run.tokenizer)
     loaded = load_model(folder, getattr(torch, run.dtype))
     source = _source(name, loaded, tokenizer_files.tokenizer, folder.fingerprint, run.part)
@@ -103,8 +103,8 @@ def is_pretrained(model: Any) -> bool:
 
 def pretrained_inside(wrapper: Any) -> str | None:
     """Return the name of the first model of transformers inside a module (of peft, torch.compile); None without one."""
-    named = wrapper.named_modules() if hasattr(wrapper, "named_modules") else ()
-    return next((name for name, module in named if is_pretrained(module)), None)
+    named_modules = wrapper.named_modules() if hasattr(wrapper, "named_modules") else ()
+    return next((name for name, module in named_modules if is_pretrained(module)), None)
 
 
 def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
@@ -127,30 +127,30 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
 
 def _live_templates(live: LiveModel) -> ChatTemplates:
     """Return the chat templates of the tokenizer that was given, or of the folder that it comes from."""
-    given = live.tokenizer if live.tokenizer is not None else str(live.model.config.name_or_path)
-    if isinstance(given, str | Path):
-        path = Path(given)
+    tokenizer = live.tokenizer if live.tokenizer is not None else str(live.model.config.name_or_path)
+    if isinstance(tokenizer, str | Path):
+        path = Path(tokenizer)
         return read_templates(path if path.is_dir() else path.parent)
-    special_tokens = getattr(given, "special_tokens_map", {})
-    return templates_of(getattr(given, "chat_template", None), special_tokens, type(given).__name__)
+    special_tokens = getattr(tokenizer, "special_tokens_map", {})
+    return templates_of(getattr(tokenizer, "chat_template", None), special_tokens, type(tokenizer).__name__)
 
 
 def _live_tokenizer(live: LiveModel) -> tuple[FileTokenizer | MissingTokenizer, bytes]:
     """Return the tokenizer, and a digest of its files; without one, the model takes token ids alone."""
     from attnscope.engines.transformers.live import tokenizer_json_of
 
-    given = live.tokenizer
-    if given is None:
-        given = str(live.model.config.name_or_path or "")
-        if not given or not Path(given).is_dir():
+    tokenizer = live.tokenizer
+    if tokenizer is None:
+        tokenizer = str(live.model.config.name_or_path or "")
+        if not tokenizer or not Path(tokenizer).is_dir():
             hint = "pass tokenizer=, such as AutoTokenizer.from_pretrained(…), or input_ids= in place of the text"
             error = UsageError(f"there is no tokenizer for {live.name}", where="tokenizer", hint=hint)
             return MissingTokenizer(error), b""
-    if isinstance(given, str | Path):
-        opened = open_tokenizer(str(given), live.model.config.to_dict())
+    if isinstance(tokenizer, str | Path):
+        opened = open_tokenizer(str(tokenizer), live.model.config.to_dict())
         return opened.tokenizer, bytes.fromhex(opened.digest)
-    written = tokenizer_json_of(given)
-    return FileTokenizer(Path("tokenizer"), written), sha256(written).digest()
+    json_bytes = tokenizer_json_of(tokenizer)
+    return FileTokenizer(Path("tokenizer"), json_bytes), sha256(json_bytes).digest()
 
 
 def _source(
@@ -163,22 +163,22 @@ def _source(
     """Return a loaded model as a source; its weights are called `live`."""
     from attnscope.engines.transformers.engine import OpenedModel
 
-    chosen = loaded.resolve_part(part)
+    chosen_part = loaded.resolve_part(part)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> OpenedModel:
         (loaded.predicting or loaded.model).to(device)
-        return OpenedModel(replace(loaded, chosen=chosen))
+        return OpenedModel(replace(loaded, chosen=chosen_part))
 
-    layers = loaded.parts[chosen].layers
-    start = loaded.decoder_start if chosen in ("decoder", "cross") else None
+    layers = loaded.parts[chosen_part].layers
+    start = loaded.decoder_start if chosen_part in ("decoder", "cross") else None
     biases = 0
     if any(part.position_bias for part in loaded.parts.values()):
         # a decoder's is there beside one of zeros for the other half (T5)
-        biases = 2 if chosen in ("decoder", "cross") else 1
+        biases = 2 if chosen_part in ("decoder", "cross") else 1
     return ModelSource(
         name=as_unicode(name),
         family=str(loaded.model.config.model_type),
-        config=_config(loaded, chosen),
+        config=_config(loaded, chosen_part),
         weights="live",
         fingerprint=fingerprint,
         tokenizer=tokenizer,
@@ -187,27 +187,27 @@ def _source(
         notes=loaded.notes,
         details=tuple(tokenizer.notes),
         engine="transformers",
-        part=chosen or None,
+        part=chosen_part or None,
         decoder_start=None if start is None else tokenizer.special_token(start),
-        no_projection=loaded.parts[chosen].no_projection,
+        no_projection=loaded.parts[chosen_part].no_projection,
         libraries=("tokenizers", "transformers"),
         layerwise=False,
         mask_known=False,
         dense_masks=True,
         dense_biases=biases,
         predicts=loaded.predicts,
-        layers=tuple(layers) if len(layers) < loaded.parts[chosen].n_layers else None,
-        mixing=loaded.parts[chosen].mixing,
+        layers=tuple(layers) if len(layers) < loaded.parts[chosen_part].n_layers else None,
+        mixing=loaded.parts[chosen_part].mixing,
     )
 
 
-def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
+def _config(loaded: "TransformersModel", chosen_part: str) -> ModelConfig:
     """Return the sizes that the rest of the program needs; the mathematics is left to transformers."""
-    part = loaded.parts[chosen]
+    part = loaded.parts[chosen_part]
     # as in RoBERTa: positions are counted from the row after that of padding, and padding is not counted
     tables = (module for name, module in loaded.model.named_modules() if "position" in name)
     padding_ids = (getattr(module, "padding_idx", None) for module in tables)
-    padding_id = next((int(number) for number in padding_ids if number is not None), None)
+    padding_id = next((int(token_id) for token_id in padding_ids if token_id is not None), None)
     return ModelConfig(
         padding_id=padding_id,
         position_offset=0 if padding_id is None else padding_id + 1,
@@ -221,6 +221,6 @@ def _config(loaded: "TransformersModel", chosen: str) -> ModelConfig:
         max_positions=loaded.max_positions,
         scale=part.scale,
         n_segments=loaded.n_segments,
-        cross_attention=chosen == "cross",
+        cross_attention=chosen_part == "cross",
         layer_kinds=part.layer_kinds,
     )

@@ -20,12 +20,12 @@ def head_class(plain: ModelClass) -> Any:
     import transformers
 
     config = plain.config
-    named = config.architectures if isinstance(config.architectures, list) else []
+    class_names = config.architectures if isinstance(config.architectures, list) else []
     decoder = type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING
-    tied = decoder and plain.model.__name__ in named and getattr(config, "tie_word_embeddings", False)
-    for kind in _predicting(config):
-        if not named or tied or kind.__name__ in named:
-            return kind
+    tied = decoder and plain.model.__name__ in class_names and getattr(config, "tie_word_embeddings", False)
+    for model_class in _predicting(config):
+        if not class_names or tied or model_class.__name__ in class_names:
+            return model_class
     return None
 
 
@@ -78,7 +78,7 @@ def _predicting(config: Any) -> list[Any]:
         _multimodal(),
     ]
     classes = [table[type(config)] for table in tables if type(config) in table]
-    return [kind for kind in classes if getattr(kind, "base_model_prefix", "")]
+    return [model_class for model_class in classes if getattr(model_class, "base_model_prefix", "")]
 
 
 def _multimodal() -> Any:

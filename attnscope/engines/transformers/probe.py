@@ -139,7 +139,7 @@ def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str]
     shapes = {(call.q.shape[1], call.k.shape[1], call.q.shape[-1], call.v.shape[-1]) for call in inputs}
     if len({heads for heads, *_ in shapes}) > 1:
         raise AttnscopeError("its layers have different numbers of heads", where=where)
-    first = inputs[0]
+    first_inputs = inputs[0]
     numbers = [call.layer for call in inputs]
     n_layers = 1 + max(numbers)
     kinds = tuple[LayerPaths, ...]()
@@ -160,11 +160,11 @@ def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str]
         layers=tuple(sorted(set(numbers))),
         call_layers=call_layers,
         layer_kinds=kinds,
-        n_heads=first.q.shape[1],
-        n_kv_heads=first.k.shape[1],
-        d_head=first.q.shape[-1],
-        d_value=first.v.shape[-1],
-        scale=first.spec.scale,
+        n_heads=first_inputs.q.shape[1],
+        n_kv_heads=first_inputs.k.shape[1],
+        d_head=first_inputs.q.shape[-1],
+        d_value=first_inputs.v.shape[-1],
+        scale=first_inputs.spec.scale,
         no_projection=_no_projection(calls),
         gated=frozenset(names[module] for module in calls.gated),
         looks_ahead=any(map(_looks_ahead, inputs)),
@@ -198,10 +198,10 @@ def _no_projection(calls: _Calls) -> str:
 
 def _looks_ahead(inputs: AttentionInputs) -> bool:
     """Tell whether the first of two tokens sees the second."""
-    first = torch.tensor([[0]])
-    second = torch.tensor([[1]])
+    first_id = torch.tensor([[0]])
+    second_id = torch.tensor([[1]])
     device = inputs.q.device
-    allowed = inputs.spec.mask.allowed(first.to(device), second.to(device))
+    allowed = inputs.spec.mask.allowed(first_id.to(device), second_id.to(device))
     return allowed is None or bool(allowed.any())
 
 
@@ -216,13 +216,13 @@ def _numbers_in_list(listed: Sequence[ListItem | None]) -> tuple[str, list[int]]
 
 def max_text_length(model: Any, config: Any) -> int | None:
     """Return the longest text that a model takes, in tokens; None if nothing limits it."""
-    most = getattr(config, "max_position_embeddings", None)
-    if not isinstance(most, int) or most < 1:
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 1:
         return None
     tables = [table for name, table in model.named_modules() if isinstance(table, nn.Embedding) and "position" in name]
     counted = [table.padding_idx for table in tables if table.padding_idx is not None]
     # Positions that start after the padding index (RoBERTa).
-    return most - 1 - counted[0] if counted else most
+    return limit - 1 - counted[0] if counted else limit
 
 
 def count_segments(model: Any, config: Any) -> int:

@@ -48,9 +48,9 @@ def find_parameter(
 ) -> FoundParameter:
     """Find one of our parameters; `shapes` are those outside of blocks, and of block 0, that may share its tensor."""
     piece = parameter_slice(names, name, shapes, n_heads)
-    path, _, kind = piece.tensor.rpartition(".")
+    path, _, suffix = piece.tensor.rpartition(".")
     module = model.get_submodule(path)
-    parameter = FoundParameter(module.get_parameter(kind), module, piece)
+    parameter = FoundParameter(module.get_parameter(suffix), module, piece)
     if tuple(parameter.tensor.shape) != piece.source_shape():
         raise _unexpected(parameter, names)
     return parameter
@@ -80,12 +80,12 @@ def value_and_output(loaded: TransformersModel, layer: int) -> tuple[Tensor, Ten
     model = loaded.model
     part = loaded.parts[loaded.chosen]
     width = loaded.d_model
-    first = "blocks.0.attention."
+    prefix = "blocks.0.attention."
     shapes = {
-        f"{first}q.weight": (part.n_heads * part.d_head, width),
-        f"{first}k.weight": (part.n_kv_heads * part.d_head, width),
-        f"{first}v.weight": (part.n_kv_heads * part.d_value, width),
-        f"{first}out.weight": (width, part.n_heads * part.d_value),
+        f"{prefix}q.weight": (part.n_heads * part.d_head, width),
+        f"{prefix}k.weight": (part.n_kv_heads * part.d_head, width),
+        f"{prefix}v.weight": (part.n_kv_heads * part.d_value, width),
+        f"{prefix}out.weight": (width, part.n_heads * part.d_value),
     }
     try:
         names = names_of(model)
@@ -122,7 +122,7 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
     )
 
     listed = (names.prefix + names.any_block()).partition("{l}")[0]
-    blocks = [model.get_submodule(f"{listed}{number}") for number in range(layer + 1)]
+    blocks = [model.get_submodule(f"{listed}{index}") for index in range(layer + 1)]
     norms = [parameters.get(f"{attention}{name}.weight") for name in ("q_norm", "k_norm")]
     q, k = (parameters[name] for name in projections.values())
     q_norm, k_norm = (None if norm is None else norm.module for norm in norms)

@@ -42,13 +42,13 @@ def _by_group(
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """Return a rotary module's `forward` that runs once for each group, as if its texts were alone."""
 
-    def run(x: Tensor, position_ids: Tensor, *more: Any, **named: Any) -> tuple[Tensor, Tensor]:
+    def run(x: Tensor, position_ids: Tensor, *more: Any, **arguments: Any) -> tuple[Tensor, Tensor]:
         positions = position_ids.expand(len(lengths), -1)
         tables: list[Tensor] = []
         for texts in groups:
             # no query and no key is beyond the longest text of its group: only padding is
             longest = max(lengths[text] for text in texts)
-            tables.append(torch.stack(forward(x, positions[texts].clamp(max=longest - 1), *more, **named)))
+            tables.append(torch.stack(forward(x, positions[texts].clamp(max=longest - 1), *more, **arguments)))
         order = torch.tensor([text for texts in groups for text in texts]).argsort().to(positions.device)
         cos, sin = torch.cat(tables, dim=1)[:, order]
         return cos, sin

@@ -31,7 +31,9 @@ class KeyTokens:
     def members(self, kinds: tuple[str, ...]) -> Tensor:
         """Return 1 for a key that is content, or of each of these kinds, else 0, (B, 1 + kinds, K), for all layers."""
         if kinds not in self._members:
-            self._members[kinds] = torch.stack([self.content(), *(self.kinds[kind] for kind in kinds)], 1).float()
+            self._members[kinds] = torch.stack(
+                [self.content(), *(self.kinds[token_kind] for token_kind in kinds)], 1
+            ).float()
         return self._members[kinds]
 
     def content(self) -> Tensor:
@@ -73,9 +75,9 @@ def exact_zeros(*shape: int, device: torch.device) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64 if has_float64(device) else torch.float32, device=device)
 
 
-def add_to(total: Tensor, part: Tensor, place: tuple[slice | list[int], ...]) -> None:
+def add_to(total: Tensor, part: Tensor, index: tuple[slice | list[int], ...]) -> None:
     """Add a part to a sum."""
-    total[place] += part
+    total[index] += part
 
 
 def diagonal_band(
@@ -86,10 +88,10 @@ def diagonal_band(
     `box` is the first row, end of the rows, first key and end of the keys of these values. Returns (B, h, r, before + 1
     + ahead), 0 for keys outside the box, in memory of the workspace.
     """
-    first, last, k0, k1 = box
+    first_row, end_row, k0, k1 = box
     # all keys that any row has within reach
-    start = first - before
-    end = last + ahead
+    start = first_row - before
+    end = end_row + ahead
     inside = values[..., max(start - k0, 0) : max(min(end, k1) - k0, 0)]
     wide = workspace.buffer("near", (*values.shape[:3], end - start), values.device).zero_()
     wide[..., max(k0 - start, 0) :][..., : inside.shape[-1]] = inside

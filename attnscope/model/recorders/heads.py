@@ -23,10 +23,10 @@ class AveragedRows:
     targets: Tensor  # key position for each of TARGETS, (B, Q, targets), int64; −1 where a row has none
 
     @classmethod
-    def of(cls, ids: Tensor, special: Tensor, shown: Tensor) -> "AveragedRows":
+    def of(cls, ids: Tensor, special: Tensor, shown_rows: Tensor) -> "AveragedRows":
         """Count words among the shown rows, or all shown rows without a word; ids and both others are (B, Q)."""
-        words = shown & ~special
-        counted = torch.where(words.any(1, keepdim=True), words, shown)
+        words = shown_rows & ~special
+        counted = torch.where(words.any(1, keepdim=True), words, shown_rows)
         position = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
         return cls(counted, torch.stack([position, position - 1, _after_last(ids)], -1))
 
@@ -100,11 +100,11 @@ class HeadRecorder(SumRecorder):
         """Return each of AVERAGES, (B, heads); NaN where no row counts."""
         means = (self._sums / self._counts).float()
         largest = self._largest.masked_fill(self._largest == -torch.inf, torch.nan)
-        kept = {
-            average.name: (largest if average.largest else means)[place] for place, average in enumerate(self._averages)
+        values_by_name = {
+            average.name: (largest if average.largest else means)[index] for index, average in enumerate(self._averages)
         }
         none = torch.full_like(means[0], torch.nan)
-        return {average.name: kept.get(average.name, none) for average in HEAD_AVERAGES}
+        return {average.name: values_by_name.get(average.name, none) for average in HEAD_AVERAGES}
 
     def results(self) -> dict[str, Tensor]:
         return {f"heads.{name}": values for name, values in self.arrays().items()}
@@ -126,5 +126,5 @@ class _TargetedRows:
         return getattr(self._rows, name)
 
     def on_target(self, name: str) -> Tensor:
-        place = TARGETS.index(name)
-        return self._weights[..., place].masked_fill(~self._there[..., place], torch.nan)
+        index = TARGETS.index(name)
+        return self._weights[..., index].masked_fill(~self._there[..., index], torch.nan)

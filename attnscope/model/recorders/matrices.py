@@ -49,9 +49,9 @@ class MatrixRecorder(Recorder):
 
     def finish(self) -> None:
         if self.mean and self._packed is not None:
-            packed, first = self._packed
+            packed, first_unit = self._packed
             for stage, mean in self.compute().items():
-                packed.put(stage, mean, slice(first, first + 1), 0)
+                packed.put(stage, mean, slice(first_unit, first_unit + 1), 0)
             self.recorded = {}
 
     def score_range(self) -> tuple[int, int] | None:
@@ -97,8 +97,8 @@ class MatrixRecorder(Recorder):
 
     def _store(self, stage: str, part: Tensor, overlap: Overlap) -> None:
         if self._packed is not None:
-            packed, first = self._packed
-            packed.put(stage, part, as_slice([first + place for place in overlap.here]), overlap.rows.start)
+            packed, first_unit = self._packed
+            packed.put(stage, part, as_slice([first_unit + index for index in overlap.here]), overlap.rows.start)
             return
         with self._making:
             if stage not in self.recorded:

@@ -21,12 +21,12 @@ class PackedMatrices:
         self.output_widths = [0] * units
         self._runs = list[tuple[slice, int, int]]()  # texts of one size, and the size
         for (rows, columns), run in groupby(enumerate(sizes), key=lambda numbered: numbered[1]):
-            places = [place for place, _ in run]
+            places = [index for index, _ in run]
             self._runs.append((slice(places[0], places[-1] + 1), rows, columns))
         self._kept: dict[str, list[Tensor]] = {}
         self._making = Lock()
 
-    def put(self, stage: str, part: Tensor, units: slice | list[int], first: int) -> None:
+    def put(self, stage: str, part: Tensor, units: slice | list[int], first_row: int) -> None:
         """Copy some rows of a text's matrices out of (B, units, rows, columns), padding included."""
         with self._making:
             if stage == "output":
@@ -35,11 +35,11 @@ class PackedMatrices:
                 self._kept[stage] = [
                     _empty((len(part[texts]), self.units, rows, columns), part) for texts, rows, columns in self._runs
                 ]
-        for (texts, rows, _), kept in zip(self._runs, self._kept[stage], strict=True):
-            here = min(part.shape[2], rows - first)
-            width = min(part.shape[3], kept.shape[3])
+        for (texts, rows, _), matrices in zip(self._runs, self._kept[stage], strict=True):
+            here = min(part.shape[2], rows - first_row)
+            width = min(part.shape[3], matrices.shape[3])
             if here > 0:
-                kept[:, units, first : first + here, :width] = part[texts, :, :here, :width]
+                matrices[:, units, first_row : first_row + here, :width] = part[texts, :, :here, :width]
 
     def _make_outputs(self, part: Tensor, units: slice | list[int]) -> None:
         """Make room for outputs of this width; those of narrower layers are followed by NaN."""
@@ -55,9 +55,11 @@ class PackedMatrices:
             ]
             return
         widest = max(width, before[0].shape[3])
-        self._kept["output"] = [F.pad(kept, (0, widest - kept.shape[3]), value=torch.nan) for kept in before]
-        for kept in self._kept["output"]:
-            kept[:, units, :, width:] = torch.nan
+        self._kept["output"] = [
+            F.pad(matrices, (0, widest - matrices.shape[3]), value=torch.nan) for matrices in before
+        ]
+        for matrices in self._kept["output"]:
+            matrices[:, units, :, width:] = torch.nan
 
     def to_cpu(self) -> None:
         """Move the matrices to the CPU."""
@@ -67,9 +69,9 @@ class PackedMatrices:
         """Return each text's matrices, (units, rows, columns)."""
         return [text for run in self._kept[stage] for text in run]
 
-    def text(self, number: int) -> dict[str, Tensor]:
+    def text(self, text_index: int) -> dict[str, Tensor]:
         """Return the matrices of one text by stage."""
-        return {stage: self.texts(stage)[number] for stage in self._kept}
+        return {stage: self.texts(stage)[text_index] for stage in self._kept}
 
 
 def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:

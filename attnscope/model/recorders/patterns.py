@@ -99,12 +99,12 @@ class WordRecorder(Recorder):
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         buffer = tile.workspace.buffer("recorder", weights.shape, weights.device)
         sums = self._sum(torch.mul(weights, counts, out=buffer), tile)
-        kept = self._largest(buffer, overlap, tile)
+        largest = self._largest(buffer, overlap, tile)
         cells = None
         if 0 in overlap.here:  # the mask is the same for every head
             allowed = (tile.masked[:, :1] > -torch.inf) & counts
             cells = self._sum(allowed.float(), tile)
-        return partial(self._add, sums, cells, kept, slice(tile.k0, tile.k1), overlap)
+        return partial(self._add, sums, cells, largest, slice(tile.k0, tile.k1), overlap)
 
     def _sum(self, values: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
         """Sum (B, h, r, k) by offset, by key, and squares, (B, h, …) each; tokens on themselves count 0."""
@@ -139,23 +139,23 @@ class WordRecorder(Recorder):
         text = head // values.shape[1]
         head = head % values.shape[1]
         head = head + overlap.here[0]  # the heads of a tile are neighbours among sorted heads
-        place = ((text * len(self.heads) + head) * len(self.rows) + row) * self._words.shape[1] + key
-        return values.flatten()[index], place
+        cell_index = ((text * len(self.heads) + head) * len(self.rows) + row) * self._words.shape[1] + key
+        return values.flatten()[index], cell_index
 
     def _add(
         self,
         sums: tuple[Tensor, Tensor, Tensor] | None,
         cells: tuple[Tensor, Tensor, Tensor] | None,
-        kept: tuple[Tensor, Tensor] | None,
+        largest: tuple[Tensor, Tensor] | None,
         keys: slice,
         overlap: Overlap,
     ) -> None:
-        if sums is not None and kept is not None:
+        if sums is not None and largest is not None:
             by_offset, by_key, squares = sums
             self.sums[:, overlap.index] += by_offset
             self._key_sums[:, overlap.index, keys] += by_key
             self.squares[:, overlap.index] += squares
-            self._kept.append(kept)
+            self._kept.append(largest)
         if cells is not None:
             self.cells += cells[0][:, 0]
             self._key_cells[:, keys] += cells[1][:, 0]
@@ -167,19 +167,19 @@ class WordRecorder(Recorder):
         """Compare the weights that were kept with their predictions, and forget them."""
         if not self._kept:
             return
-        kept, place = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        kept_weights, cell_index = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
         self._kept.clear()
-        weights = kept.to(self.sums.dtype)
+        weights = kept_weights.to(self.sums.dtype)
         n_keys = self._words.shape[1]
         n_rows = len(self.rows)
         n_heads = len(self.heads)
         # unit: text and head
-        key = place % n_keys
-        unit = place // (n_keys * n_rows)
+        key = cell_index % n_keys
+        unit = cell_index // (n_keys * n_rows)
         text = unit // n_heads
         above = above_mean(weights, self._key_sums.flatten(0, 1)[unit, key], self._key_cells[text, key])
         if self.reach is not None:
-            offset = key - place // n_keys % n_rows
+            offset = key - cell_index // n_keys % n_rows
             at = torch.where(offset.abs() > self.reach, self.sums.shape[2] - 1, offset + self.reach)
             of_offset = above_mean(weights, self.sums.flatten(0, 1)[unit, at], self.cells[text, at])
             above = torch.minimum(above, of_offset)
@@ -249,10 +249,10 @@ class AlignmentRecorder(Recorder):
         fully_masked = overlap.fully_masked(tile)
         counted = (counted if fully_masked is None else counted & ~fully_masked).to(exact)
         weights = overlap.cut(tile.weights).to(exact) * self._keys[:, None, None, tile.k0 : tile.k1]  # (B, h, r, k)
-        place = torch.arange(tile.k0, tile.k1, device=weights.device).to(exact)
+        positions = torch.arange(tile.k0, tile.k1, device=weights.device).to(exact)
         row = torch.arange(rows[0], rows[-1] + 1, device=weights.device).to(exact)
         s = weights.sum(-1)
-        moment = weights @ place
+        moment = weights @ positions
         safe = s.clamp_min(1e-30)
         entropy = torch.special.entr(weights).sum(-1) + s * safe.log()  # s e, in nats
         parts = [torch.ones_like(s), s, entropy, s * row, moment, s * row**2, moment**2 / safe, moment * row]

@@ -159,7 +159,7 @@ class TileRows:
         top_score, top_weight = self._peaks
         buffer = self._tile.workspace.buffer("recorder", self._masked.shape, self._masked.device)
         lower = torch.sub(self._masked, top_score, out=buffer)
-        begin, end = (place - self._k0 for place in self._tile.all_visible_range)
+        begin, end = (key - self._k0 for key in self._tile.all_visible_range)
         for side in (slice(0, begin), slice(end, lower.shape[-1])):
             if side.start < side.stop:
                 lower[..., side].clamp_(min=_LOWEST)
@@ -197,12 +197,12 @@ class TileRows:
         rows = torch.arange(self._first, self._last, dtype=torch.float32, device=self.weights.device)
         k0 = min(max(self._first, self._k0), self._k1)
         k1 = max(min(self._last, self._k1), self._k0)
-        beside = self._sums["outside"] - self._sums["left"] * (rows - self._first)
-        beside = beside + self._sums["right"] * (self._last - 1 - rows)
+        outside = self._sums["outside"] - self._sums["left"] * (rows - self._first)
+        outside = outside + self._sums["right"] * (self._last - 1 - rows)
         if k0 >= k1:
-            return beside
+            return outside
         apart = (rows[:, None] - torch.arange(k0, k1, dtype=torch.float32, device=rows.device)).abs_()  # (r, k)
-        return beside + (self.weights[..., k0 - self._k0 : k1 - self._k0] * apart).sum(-1)
+        return outside + (self.weights[..., k0 - self._k0 : k1 - self._k0] * apart).sum(-1)
 
     @cached_property
     def _total(self) -> Tensor:
@@ -273,7 +273,7 @@ class _SummedRows(TileRows):
 
 def _outside_rows(box: tuple[int, int, int, int], device: torch.device) -> Tensor:
     """Return the distance of keys from the run of rows, −1 for a key left of it, and 1 for one right of it: (3, k)."""
-    first, last, k0, k1 = box
+    first_row, end_row, k0, k1 = box
     places = torch.arange(k0, k1, dtype=torch.float32, device=device)
-    apart = places - places.clamp(first, last - 1)
+    apart = places - places.clamp(first_row, end_row - 1)
     return torch.stack((apart.abs(), apart.clamp(-1, 0), apart.clamp(0, 1)))

@@ -92,18 +92,18 @@ class TokenReading:
         inside = [
             slice(bisect_left(text_rows, rows[0]), bisect_left(text_rows, rows[-1] + 1)) for text_rows in self._places
         ]
-        chosen = sorted(
+        chosen_rows = sorted(
             {row - rows[0] for text_rows, here in zip(self._places, inside, strict=True) for row in text_rows[here]}
         )
-        shares = self._spans.sum_keys(over_heads[:, chosen], k0, self.received.dtype)  # (B, chosen, S)
-        number = {row + rows[0]: place for place, row in enumerate(chosen)}
+        shares = self._spans.sum_keys(over_heads[:, chosen_rows], k0, self.received.dtype)  # (B, chosen, S)
+        index_of = {row + rows[0]: index for index, row in enumerate(chosen_rows)}
 
         def add() -> None:
             self.received[:, k0 : k0 + received.shape[1]] += received
             self.counted[:, at] += counted
             for text, (text_rows, here) in enumerate(zip(self._places, inside, strict=True)):
                 if here.start < here.stop:
-                    self.shares[text][here] += shares[text, as_slice([number[row] for row in text_rows[here]])]
+                    self.shares[text][here] += shares[text, as_slice([index_of[row] for row in text_rows[here]])]
 
         return add
 
@@ -155,9 +155,9 @@ class SpanRecorder(SumRecorder):
         at = self.place(overlap)
 
         def add() -> None:
-            for number, span in enumerate(present):
+            for index, span in enumerate(present):
                 for total, added in sums:
-                    total[:, at, span] += added[:, :, number]
+                    total[:, at, span] += added[:, :, index]
             if read is not None:
                 read()
 

@@ -30,27 +30,27 @@ class ColumnRecorder(SumRecorder):
         self,
         heads: Sequence[int],
         rows: Sequence[int],
-        shown: Tensor,
+        shown_rows: Tensor,
         sources: KeyTokens,
         *,
         mean: bool = False,
         by: str = "weight",
     ) -> None:
         super().__init__(heads, rows, mean=mean)
-        self._shown = shown
+        self._shown = shown_rows
         self._layers = set[int]()
         self._by = by
-        self._sum = torch.zeros(len(shown), self.n_kept, sources.real.shape[1], device=shown.device)
+        self._sum = torch.zeros(len(shown_rows), self.n_kept, sources.real.shape[1], device=shown_rows.device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         self._layers.add(tile.inputs.layer)
-        shown = self._shown[:, as_slice(self.rows[overlap.rows])].float()[:, None, None]  # (B, 1, 1, r)
+        shown_rows = self._shown[:, as_slice(self.rows[overlap.rows])].float()[:, None, None]  # (B, 1, 1, r)
         given = overlap.cut(tile.weights if self._by == "weight" or tile.inputs.gate is None else tile.stage(self._by))
-        part = (shown @ given).squeeze(2)  # (B, h, k)
+        part = (shown_rows @ given).squeeze(2)  # (B, h, k)
         if self._by != "weight" and tile.inputs.gate is None:
             part = part * tile.norms(self._by)[:, overlap.heads, 0]
-        place = slice(None), self.place(overlap), slice(tile.k0, tile.k1)
-        return partial(add_to, self._sum, self.over_heads(part), place)
+        index = slice(None), self.place(overlap), slice(tile.k0, tile.k1)
+        return partial(add_to, self._sum, self.over_heads(part), index)
 
     def compute(self) -> Tensor:
         """Return (B, heads, K)."""
@@ -64,13 +64,13 @@ class ReceivedRecorder(SumRecorder):
     needs_masked = True
 
     def __init__(
-        self, heads: Sequence[int], rows: Sequence[int], shown: Tensor, sources: KeyTokens, *, mean: bool = False
+        self, heads: Sequence[int], rows: Sequence[int], shown_rows: Tensor, sources: KeyTokens, *, mean: bool = False
     ) -> None:
         super().__init__(heads, rows, mean=mean)
-        self._shown = shown
+        self._shown = shown_rows
         self._same = sources.self_attention
         # of weights, and of even shares
-        self._sums = torch.zeros(2, len(shown), self.n_kept, sources.real.shape[1], device=shown.device)
+        self._sums = torch.zeros(2, len(shown_rows), self.n_kept, sources.real.shape[1], device=shown_rows.device)
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
         rows = as_slice(self.rows[overlap.rows])
@@ -81,8 +81,8 @@ class ReceivedRecorder(SumRecorder):
             queries = torch.tensor(list(self.rows[overlap.rows]), device=allowed.device)[:, None]
             counted = counted * (queries != torch.arange(tile.k0, tile.k1, device=allowed.device))
         part = torch.stack([(matrix * counted).sum(2) for matrix in (overlap.cut(tile.weights), even)])  # (2, B, h, k)
-        place = slice(None), slice(None), self.place(overlap), slice(tile.k0, tile.k1)
-        return partial(add_to, self._sums, self.over_heads(part, axis=2), place)
+        index = slice(None), slice(None), self.place(overlap), slice(tile.k0, tile.k1)
+        return partial(add_to, self._sums, self.over_heads(part, axis=2), index)
 
     def compute(self) -> Tensor:
         """Return (B, heads, K); NaN where no shown query may attend to a source."""
@@ -104,20 +104,20 @@ class PooledRecorder(SumRecorder):
         self,
         heads: Sequence[int],
         size: int,
-        shown: Tensor,
+        shown_rows: Tensor,
         sources: KeyTokens,
         *,
         real: Tensor | None = None,
         mean: bool = False,
     ) -> None:
-        super().__init__(heads, range(shown.shape[1]), mean=mean)
+        super().__init__(heads, range(shown_rows.shape[1]), mean=mean)
         # Runs of queries refer to the whole text, whatever rows are shown.
         lengths = (sources.real if real is None else real).sum(1)
-        self._queries = _run_membership(lengths, shown.shape[1], size) * shown.float()[:, None]  # (B, n, Q)
+        self._queries = _run_membership(lengths, shown_rows.shape[1], size) * shown_rows.float()[:, None]  # (B, n, Q)
         self._keys = _run_membership(sources.real.sum(1), sources.real.shape[1], size).mT  # (B, K, n)
-        shape = (len(shown), self.n_kept, self._queries.shape[1], self._keys.shape[2])
-        self._sum = torch.zeros(shape, device=shown.device)
-        self._count = torch.zeros(*shape[:3], 1, device=shown.device)
+        shape = (len(shown_rows), self.n_kept, self._queries.shape[1], self._keys.shape[2])
+        self._sum = torch.zeros(shape, device=shown_rows.device)
+        self._count = torch.zeros(*shape[:3], 1, device=shown_rows.device)
         self._averaged = False
 
     def _record(self, tile: Tile, overlap: Overlap) -> Deferred | None:
@@ -128,11 +128,11 @@ class PooledRecorder(SumRecorder):
         fully_masked = overlap.fully_masked(tile)  # (B, h, r)
         live = torch.ones_like(queries[:, :, 0]) if fully_masked is None else (~fully_masked).float()  # (B, 1 or h, r)
         count = self.over_heads((queries @ live[..., None]).expand(-1, weights.shape[1], -1, -1))  # (B, h, n, 1)
-        place = slice(None), self.place(overlap)
+        index = slice(None), self.place(overlap)
 
         def add() -> None:
-            self._sum[place] += part
-            self._count[place] += count
+            self._sum[index] += part
+            self._count[index] += count
 
         return add
 

@@ -64,9 +64,9 @@ class TopRecorder(Recorder):
             return
         weights = overlap.cut(tile.weights)  # (B, h, r, k)
         measure = self._ranked(tile, overlap, weights)
-        known = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
-        known = known and measure.device.type == "cpu"
-        keys, values = strongest(measure, self.count, tile.peaks if known else None)
+        has_peaks = measure.data_ptr() == tile.masked.data_ptr() and measure.shape == tile.masked.shape
+        has_peaks = has_peaks and measure.device.type == "cpu"
+        keys, values = strongest(measure, self.count, tile.peaks if has_peaks else None)
         none = values == -torch.inf
         self._keep_keys(overlap, (keys + tile.k0).masked_fill(none, -1))
         self._keep_measures(tile, overlap, keys, weights.gather(-1, keys).masked_fill_(none, torch.nan))
@@ -142,11 +142,11 @@ class TopRecorder(Recorder):
         self._norms = {}
 
 
-def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def strongest(measure: Tensor, count: int, peaks: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return places and values of the `count` largest entries of the last dimension; among equals the first places win.
 
     So a result never depends on how a text was cut into tiles. The order of entries of −inf is left open: they stand
-    for nothing. `measure` holds no NaN, `first` is the place of the largest entry, the first of equals, if known.
+    for nothing. `measure` holds no NaN, `peaks` is the place of the largest entry, the first of equals, if known.
     """
     size = measure.shape[-1]
     # Side by side, as rows that are cut out of a tile need not be: maxima that were found are overwritten for a while.
@@ -157,16 +157,16 @@ def strongest(measure: Tensor, count: int, first: Tensor | None = None) -> tuple
     if (count <= RANKED_SINGLY and size >= _LONG) if on_cpu else size >= _FEW_CHUNKS * count * _CHUNK:
         places, values = _by_chunks(rows, count)
     else:
-        places, values = _few_or_many(rows, count, None if first is None else first.reshape(-1))
+        places, values = _few_or_many(rows, count, None if peaks is None else peaks.reshape(-1))
     return places.reshape(*measure.shape[:-1], count), values.reshape(*measure.shape[:-1], count)
 
 
-def _few_or_many(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _few_or_many(rows: Tensor, count: int, peaks: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the largest of rows (n, size) that are not worth cutting."""
     if rows.device.type != "cpu":
         return _on_device(rows, count)
     if count <= RANKED_SINGLY:
-        return _by_argmax(rows, count, first)
+        return _by_argmax(rows, count, peaks)
     # One more, to see equals that were left outside.
     values, places = rows.topk(min(count + 1, rows.shape[1]), dim=-1)
     tied = ((values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -torch.inf)).any(-1)
@@ -191,7 +191,7 @@ def _on_device(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.cat([pair.indices for pair in pairs], -1), torch.cat([pair.values for pair in pairs], -1)
 
 
-def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _by_argmax(rows: Tensor, count: int, peaks: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Find them one after the other by NumPy's `argmax`, which gives the first of equals and is fastest for a few."""
     # A view or an error, never a copy: −inf written here must be seen in `cells`.
     flat = rows.view(-1).numpy()
@@ -200,8 +200,8 @@ def _by_argmax(rows: Tensor, count: int, first: Tensor | None = None) -> tuple[T
     places = np.empty((count, len(rows)), np.int64)
     values = np.empty((count, len(rows)), np.float32)
     for i, (at, value) in enumerate(zip(places, values, strict=True)):
-        if i == 0 and first is not None:
-            np.add(first.numpy(), starts, out=at)
+        if i == 0 and peaks is not None:
+            np.add(peaks.numpy(), starts, out=at)
         else:
             cells.argmax(-1, out=at)
             at += starts

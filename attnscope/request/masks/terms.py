@@ -85,8 +85,8 @@ class MaskTerm(Mask):
 
     def allowed(self, q: Array, k: Array, heads: Array | None = None) -> Array | None:
         """Allow the run of keys of each query."""
-        first, end = self.interval(q, 0)
-        return (first <= k) & (k < end)
+        start, end = self.interval(q, 0)
+        return (start <= k) & (k < end)
 
     def key_range(self, q0: int, q1: int, n_keys: int) -> tuple[int, int]:
         """Start with the run of the first query, end with that of the last."""
@@ -273,9 +273,9 @@ class Documents(MaskTerm):
 
     def interval(self, q: Array, n_keys: int) -> tuple[Array, Array]:
         starts = list(accumulate(self.lengths, initial=0))
-        first = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths, strict=False)), 0 * q)
+        begin = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths, strict=False)), 0 * q)
         more = sum(((q >= start) * size for start, size in zip(starts[1:-1], self.lengths[1:], strict=True)), 0 * q)
-        return first, more + self.lengths[0]
+        return begin, more + self.lengths[0]
 
 
 class DocumentEnds(MaskTerm):
@@ -307,8 +307,8 @@ class AnyOf(MaskTerm):
         sizes = [
             min((term.window for term in branch if term.window is not None), default=None) for branch in self.branches
         ]
-        known = [size for size in sizes if size is not None]
-        return max(known) if len(known) == len(sizes) else None
+        known_sizes = [size for size in sizes if size is not None]
+        return max(known_sizes) if len(known_sizes) == len(sizes) else None
 
 
 def leaves(terms: Sequence[MaskTerm]) -> Iterator[MaskTerm]:

@@ -152,8 +152,8 @@ def choose_heads(
         else:
             units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
     if heads.pairs:
-        named = {(unit.layers[0], unit.heads[0]): unit for unit in units}
-        return [named[pair] for pair in dict.fromkeys(heads.pairs)]
+        units_by_pair = {(unit.layers[0], unit.heads[0]): unit for unit in units}
+        return [units_by_pair[pair] for pair in dict.fromkeys(heads.pairs)]
     return units
 
 

@@ -83,9 +83,9 @@ def text_arrays(trace: Trace, part: TextPart, *, own_ranks: bool = False) -> dic
         is_row = path.startswith(("rows.", FULLY_MASKED))
         axes = ("unit", "query") if path == FULLY_MASKED else declared_at(UnitArrays, path).axes
         if not (path.startswith("stages.") and spec.packed):
-            for number, axis in enumerate(axes):
+            for axis_index, axis in enumerate(axes):
                 index = (cuts | of_rows if is_row else cuts).get(axis, slice(None))
-                array = array[(*[slice(None)] * number, index)]
+                array = array[(*[slice(None)] * axis_index, index)]
         arrays[path] = array
     if "pooled.weights" in arrays:
         n_queries, n_keys = arrays["pooled.weights"].shape[1:]
@@ -164,15 +164,15 @@ def _means(trace: Trace, part: TextPart) -> Means:
 
 
 def _mean(values: Tensor) -> float | None:
-    known = to_float64(values[~values.isnan()])
-    return float(known.mean()) if known.numel() else None
+    known_values = to_float64(values[~values.isnan()])
+    return float(known_values.mean()) if known_values.numel() else None
 
 
-def _index_of(chosen: Sequence[int], among: Sequence[int]) -> "slice | Array":
+def _index_of(items: Sequence[int], among: Sequence[int]) -> "slice | Array":
     """Find positions within a sorted list that contains them all: a slice, which copies nothing, of adjacent ones."""
-    if not chosen:
+    if not items:
         return slice(0, 0)
-    index = np.searchsorted(among, chosen)
-    first = int(index[0])
-    last = int(index[-1])
-    return slice(first, last + 1) if last - first + 1 == len(chosen) else index
+    index = np.searchsorted(among, items)
+    first_index = int(index[0])
+    last_index = int(index[-1])
+    return slice(first_index, last_index + 1) if last_index - first_index + 1 == len(items) else index

@@ -29,8 +29,8 @@ def predict(
         logits: The output head: final hidden states, (N, D), to logits, (N, V).
     """
     predictions: list[Prediction] = []
-    for first in range(0, len(places.positions), AT_ONCE):
-        positions = places.positions[first : first + AT_ONCE]
+    for start in range(0, len(places.positions), AT_ONCE):
+        positions = places.positions[start : start + AT_ONCE]
         # All rows are read at once, since each read of a GPU waits for it.
         rows = logits(hidden[positions]).cpu()
         for position, row in zip(positions, rows, strict=True):
@@ -68,7 +68,7 @@ def attribution(
     heads = edges.sum(-1)
     sources = edges.sum((0, 1))
     total = parts.embedding + parts.constant + sum(parts.mlps) + sum(parts.attention_biases) + float(heads.sum())
-    named = [LogitEdge(*place, float(edges[place])) for place in _strongest(edges) if edges[place]]
+    logit_edges = [LogitEdge(*edge, float(edges[edge])) for edge in _strongest(edges) if edges[edge]]
     target, against = targets
     return Attribution(
         position=position,
@@ -81,7 +81,7 @@ def attribution(
         mlps=np.array(parts.mlps, dtype=np.float32),
         constant=parts.constant,
         sources=sources.float().numpy(),
-        edges=named,
+        edges=logit_edges,
         softcap=softcap,
     )
 
@@ -96,7 +96,7 @@ def _strongest(edges: torch.Tensor) -> list[tuple[int, int, int]]:
     best = torch.topk(torch.stack(sizes).flatten(), min(_EDGES, edges.numel())).indices.tolist()
     ranked = places[0].numel()
     places_of_best = [(at // ranked, int(places[at // ranked][at % ranked])) for at in best]
-    return [(layer, place // sources, place % sources) for layer, place in places_of_best]
+    return [(layer, index // sources, index % sources) for layer, index in places_of_best]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def apply_rules(logits: Tensor, ids: Sequence[int], prompt: int, rules: Generati
     """
     vocabulary = len(logits)
     if rules.repetition_penalty != 1:
-        seen = torch.tensor(sorted({number for number in ids if number < vocabulary}), device=logits.device)
+        seen = torch.tensor(sorted({token_id for token_id in ids if token_id < vocabulary}), device=logits.device)
         penalty = rules.repetition_penalty
         logits = logits.index_copy(
             0, seen, torch.where(logits[seen] < 0, logits[seen] * penalty, logits[seen] / penalty)
@@ -157,8 +157,8 @@ def apply_rules(logits: Tensor, ids: Sequence[int], prompt: int, rules: Generati
         banned.update(rules.begin_suppress_tokens)
     if len(ids) < rules.min_length or len(ids) - prompt < rules.min_new_tokens:
         banned.update(rules.eos_token_id)
-    known = sorted(number for number in banned if 0 <= number < vocabulary)
-    return logits.index_fill(0, torch.tensor(known, dtype=torch.int64, device=logits.device), -torch.inf)
+    banned_ids = sorted(token_id for token_id in banned if 0 <= token_id < vocabulary)
+    return logits.index_fill(0, torch.tensor(banned_ids, dtype=torch.int64, device=logits.device), -torch.inf)
 
 
 def _completed(ids: Sequence[int], rules: GenerationRules) -> set[int]:

@@ -61,11 +61,11 @@ class SpanRecorders:
             # A layer without sinks gives them no weight.
             sinks[layer] = 0.0 if of_layer is None else of_layer[text, :, :count]
         received, counted = (x[text, :n].cpu().double() for x in (self._reading.received, self._reading.counted))
-        kept = self._kept[text]
+        kept_rows = self._kept[text]
         rows = self._rows[text]
         predicting = self._predicting[text]
-        shares = self._reading.shares[text][:, :count].cpu().double() / counted[kept][:, None]
-        number = {position: place for place, position in enumerate(kept)}
+        shares = self._reading.shares[text][:, :count].cpu().double() / counted[kept_rows][:, None]
+        index_of = {position: index for index, position in enumerate(kept_rows)}
         return SpanReport(
             division,
             spans,
@@ -74,8 +74,8 @@ class SpanRecorders:
             sinks.cpu().numpy() if has_sinks else None,
             (received / counted[spans.tokens(query)].sum()).float().numpy(),
             rows,
-            shares[[number[row] for row in rows]].float().numpy(),
-            shares[[number[row] for row in predicting]].float().numpy() if predicting else None,
+            shares[[index_of[row] for row in rows]].float().numpy(),
+            shares[[index_of[row] for row in predicting]].float().numpy() if predicting else None,
             selected,
         )
 

@@ -42,8 +42,8 @@ def run_uncut(ablation: AblationRun, cuts: Sequence[Cut], count: int) -> "Baseli
         ablation.notes.extend(other.notes)
         text.warnings.extend(other.warnings)
     sides = len(text.tokens), len(text.context or text.tokens)
-    kept = kept_bytes(cuts, sides, (c.n_heads, c.d_value), from_others=ablation.options.from_others)
-    plans = plan_variants(ablation, other_texts, count, kept)
+    record_bytes = kept_bytes(cuts, sides, (c.n_heads, c.d_value), from_others=ablation.options.from_others)
+    plans = plan_variants(ablation, other_texts, count, record_bytes)
     loaded = ablation.session.load(plans[0], len(cuts) * max(1, len(other_texts)))
     return Baseline(ablation, cuts, plans, loaded)
 
@@ -100,7 +100,7 @@ class Baseline:
         source = self._ablation.source
         text = self._ablation.text
         options = self._ablation.options
-        written = run.texts[0]
+        text_input = run.texts[0]
         replacing = None
         if options.from_others:
             tokens = [plan.text_plans[0].tokens for plan in self._replacement_plans]
@@ -108,8 +108,8 @@ class Baseline:
         return {
             "provenance": provenance(source, run, self._loaded[1], warnings=text.warnings),
             "mask": describe_mask_use(source, run, self._engine.describe_mask(), [text], self._plan.matrices),
-            "text": written.text,
-            "pair": written.pair,
+            "text": text_input.text,
+            "pair": text_input.pair,
             "tokens": text.tokens,
             "context": text.context,
             "targets": self._targets(),
@@ -130,7 +130,7 @@ class Baseline:
             other = self._logits(hidden[:, self._ablation.positions])[0].tolist()
         spelled = self._ablation.source.tokenizer.spelled
         both = zip(ids, logits, other, strict=True)
-        return [LogitTarget(number, *spelled(number), *of_token) for number, *of_token in both]
+        return [LogitTarget(token_id, *spelled(token_id), *of_token) for token_id, *of_token in both]
 
     def _logits(self, hidden: "Tensor") -> Array:
         """Return the logit of every target, averaged over positions, (V, targets), from final states (V, P, D)."""
@@ -168,11 +168,11 @@ class Baseline:
         Yield the places of some variants, and their final hidden states at these ascending positions, (V, rows, D).
         """
         order = sorted(range(len(variants)), key=lambda n: min(variants[n]))
-        for first in range(0, len(order), self._at_once):
-            places = order[first : first + self._at_once]
+        for start in range(0, len(order), self._at_once):
+            places = order[start : start + self._at_once]
 
-            def progress(done: int, total: int, first: int = first, count: int = len(places)) -> None:
-                self._advance(step, 100 * first + 100 * count * done // total, 100 * len(order))
+            def progress(done: int, total: int, chunk_start: int = start, count: int = len(places)) -> None:
+                self._advance(step, 100 * chunk_start + 100 * count * done // total, 100 * len(order))
 
             yield places, self._ran.run([variants[n] for n in places], progress, rows)
 
@@ -185,18 +185,20 @@ class Baseline:
         for replacement in self._replacements():
             variants = [make_variant(cuts, renormalised=way, replacement=replacement) for _, way in ways]
             for places, hidden in self._chunks(variants, "cutting"):
-                for place, states in zip(places, hidden, strict=True):
-                    after[place].append(states)
+                for index, states in zip(places, hidden, strict=True):
+                    after[index].append(states)
         effects = []
         predictions = self._predictions(after)
-        for n, ((how, _), given) in enumerate(zip(ways, after, strict=True)):
-            compared = [self.uncut_states.compare_hidden(states[None])[:2] for states in given]
+        for n, ((how, _), hidden_states) in enumerate(zip(ways, after, strict=True)):
+            compared = [self.uncut_states.compare_hidden(states[None])[:2] for states in hidden_states]
             cosine, change = (
                 np.mean([values[0].float().cpu().numpy() for values in of_part], axis=0)
                 for of_part in zip(*compared, strict=True)
             )
             rows = list(self._ablation.positions)
-            moved = [self._change_of_target(states[None, rows])[0] for states in given if self._ablation.targets]
+            moved = [
+                self._change_of_target(states[None, rows])[0] for states in hidden_states if self._ablation.targets
+            ]
             target = float(np.mean(moved)) if moved else None
             effects.append(CutEffect(how, cosine, change, [changes[n] for changes in predictions], target))
         return effects
@@ -220,16 +222,16 @@ class Baseline:
         for n, (position, old) in enumerate(zip(positions, before.cpu().numpy(), strict=True)):
             here = [logs_after[n] for logs_after in logs]
             best = [np.argsort(-logs, kind="stable")[:PREDICTED].tolist() for logs in (old, *here)]
-            ids = dict.fromkeys(number for numbers in best for number in numbers)
+            ids = dict.fromkeys(token_id for numbers in best for token_id in numbers)
             both = zip(divergence, here, strict=True)
-            moved = [(kl[n], [self._change(number, old, new) for number in ids]) for kl, new in both]
+            moved = [(kl[n], [self._change(token_id, old, new) for token_id in ids]) for kl, new in both]
             changes.append([PredictionChange(position, *change) for change in moved])
         return changes
 
-    def _change(self, number: int, old: Array, new: Array) -> TokenChange:
-        change = float((new[number] - old[number]) / np.log(2.0))
-        before, after = (float(np.exp(logs[number])) for logs in (old, new))
-        return TokenChange(number, *self._ablation.source.tokenizer.spelled(number), before, after, change)
+    def _change(self, token_id: int, old: Array, new: Array) -> TokenChange:
+        change = float((new[token_id] - old[token_id]) / np.log(2.0))
+        before, after = (float(np.exp(logs[token_id])) for logs in (old, new))
+        return TokenChange(token_id, *self._ablation.source.tokenizer.spelled(token_id), before, after, change)
 
     def effects(self, way: Way, cuts: Sequence[Cut], step: str, weights: Array) -> Effects:
         """Return the effect of each cut made alone, averaged over replacements."""
@@ -264,11 +266,11 @@ class Baseline:
     @property
     def log_probability(self) -> float | None:
         """Log-probability of the answer without cuts, in bits; None without an answer."""
-        known = self.uncut_states.log_probabilities
+        log_probabilities = self.uncut_states.log_probabilities
         targets = self._ablation.answer_ids
-        if known is None or not targets:
+        if log_probabilities is None or not targets:
             return None
-        return float(sum(known[n, target] for n, target in enumerate(targets)) / np.log(2.0))
+        return float(sum(log_probabilities[n, target] for n, target in enumerate(targets)) / np.log(2.0))
 
 
 def _log_mean(logs: Sequence[Array]) -> Array:

@@ -49,9 +49,9 @@ def _plan_reference(ablation: AblationRun, reference: str) -> TextPlan:
 
 def _plan_patch(ablation: AblationRun) -> TextPlan:
     """Return the text to patch from, under the same mask and with the same positions hidden."""
-    run, text, where, (written,) = ablation.run, ablation.text, arg("patch_from"), ablation.run.texts
-    given = str(ablation.options.patch_from), written.pair, where
-    tokens, warnings = tokenize(ablation.source, *given, truncate=run.truncate, special=written.adds_special)
+    run, text, where, (text_input,) = ablation.run, ablation.text, arg("patch_from"), ablation.run.texts
+    arguments = str(ablation.options.patch_from), text_input.pair, where
+    tokens, warnings = tokenize(ablation.source, *arguments, truncate=run.truncate, special=text_input.adds_special)
     if len(tokens) != len(text.tokens):
         message = f"has {_count(len(tokens))}, but the text has {len(text.tokens)}: patches go from token to token"
         hint = "use texts of equally many tokens, which attnscope run TEXT --ids lists"
@@ -72,7 +72,7 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
         for token in ablation.source.tokenizer.encode(other, where=where, special=False)
         if not token.special
     ]
-    words = [place for place, token in enumerate(text.tokens) if not token.special]
+    words = [position for position, token in enumerate(text.tokens) if not token.special]
     if not words:
         message = "the text has special tokens alone, which stay"
         raise UsageError(message, where=arg("replacement", "resample"), hint="use a text with other tokens")
@@ -83,22 +83,22 @@ def _plan_draws(ablation: AblationRun) -> list[TextPlan]:
         raise UsageError(message, where=where, hint=hint)
     wanted = options.draws or DRAWS
     seed = options.seed or 0
-    chosen = np.random.default_rng(seed).choice(starts, min(wanted, starts), replace=False).tolist()
+    chosen_starts = np.random.default_rng(seed).choice(starts, min(wanted, starts), replace=False).tolist()
     whose = f"{len(options.others)} given texts" if len(options.others) > 1 else "the given text"
     notes = [
-        f"resample: mean over {len(chosen)} draws (seed {seed}); each draw is {_count(len(words))} in a row of "
+        f"resample: mean over {len(chosen_starts)} draws (seed {seed}); each draw is {_count(len(words))} in a row of "
         f"{whose if options.others else 'the built-in texts'}; special tokens stay"
     ]
-    if len(chosen) < wanted:
-        notes.append(f"resample: there are only {len(chosen)} different draws")
-    drawn = list[TextPlan]()
-    for start in chosen:
+    if len(chosen_starts) < wanted:
+        notes.append(f"resample: there are only {len(chosen_starts)} different draws")
+    draws = list[TextPlan]()
+    for start in chosen_starts:
         tokens = list(text.tokens)  # segments and types stay
-        for place, other in zip(words, pool[start:], strict=False):
-            tokens[place] = replace(tokens[place], id=other.id, piece=other.piece, text=other.text)
-        drawn.append(changed(text, tokens=tokens, notes=notes if not drawn else [], warnings=[]))
-    return drawn
+        for position, other in zip(words, pool[start:], strict=False):
+            tokens[position] = replace(tokens[position], id=other.id, piece=other.piece, text=other.text)
+        draws.append(changed(text, tokens=tokens, notes=notes if not draws else [], warnings=[]))
+    return draws
 
 
-def _count(number: int) -> str:
-    return "1 token" if number == 1 else f"{number:,} tokens"
+def _count(count: int) -> str:
+    return "1 token" if count == 1 else f"{count:,} tokens"

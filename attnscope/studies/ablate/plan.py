@@ -104,11 +104,13 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
         raise UsageError("applies to heads and layers, not to edges", where=arg("replacement"), hint="remove it")
     narrowed = {"layer": run.layer.word not in _EVERY, "head": run.head.word not in _EVERY}
     narrowed |= {"query": run.query is not None, "key": run.key is not None}
-    for name, given in narrowed.items():
-        if given and name not in _NARROWS[options.each]:
-            known = ", ".join(map(arg, _NARROWS[options.each]))
+    for name, value in narrowed.items():
+        if value and name not in _NARROWS[options.each]:
+            narrowing_options = ", ".join(map(arg, _NARROWS[options.each]))
             unit = arg("cut") if options.each is None else arg("each", options.each)
-            hint = f"remove it; {unit} " + (f"takes {known}" if known else "names layer, head and edge")
+            hint = f"remove it; {unit} " + (
+                f"takes {narrowing_options}" if narrowing_options else "names layer, head and edge"
+            )
             raise UsageError(f"does not apply to {unit}", where=arg(name), hint=hint)
     for name, picked in (("layer", run.layer), ("head", run.head)):
         if picked.word == "mean":
@@ -149,8 +151,8 @@ def compared_positions(
 ) -> tuple[list[int], list[str]]:
     """Return the positions at which predictions are compared, and warnings; none: compare all hidden states."""
     if options.at is not None:
-        written = run.texts[0]
-        return sorted(options.at.find(text.tokens, (written.text, written.pair), arg("at"), spans=text.spans)), []
+        text_input = run.texts[0]
+        return sorted(options.at.find(text.tokens, (text_input.text, text_input.pair), arg("at"), spans=text.spans)), []
     kind = prediction_kind(run, source, run.mask)
     positions = [] if kind is None else predicted_positions(kind, text.tokens)
     if positions or kind is None:
@@ -174,7 +176,7 @@ def _compared_targets(
         raise UsageError("the text has no mask token to predict", where=arg("target"), hint=hint)
     kind = prediction_kind(run, source, run.mask) or "next"
     after_word = follows_word(kind, text.tokens, positions[0], source)
-    ids = [number for number in target_ids(options.target, source, after_word=after_word) if number is not None]
+    ids = [token_id for token_id in target_ids(options.target, source, after_word=after_word) if token_id is not None]
     return ids, target_warnings(options.target, source, after_word=after_word)
 
 
@@ -232,7 +234,7 @@ class AblationRun:
             layers = dict.fromkeys(layer for layer, _ in places)
             return [Cut("", tuple((layer, head) for head in heads)) for layer in layers]
         if self.options.each == "head":
-            return [Cut("", (place,)) for place in places]
+            return [Cut("", (layer_head,)) for layer_head in places]
         sides: Sequence[Sequence[Sequence[int]]] = [[n] for n in self.text.queries], [[n] for n in self.text.keys]
         if self.run.words:
             words = self.words()
@@ -243,7 +245,7 @@ class AblationRun:
             fewer = f"{arg('layer')}, {arg('head')}, {arg('query')} or {arg('key')}"
             hint = f"at most {MOST_EDGES:,}; select fewer with {fewer}"
             raise UsageError(message, where=arg("each", "edge"), hint=hint)
-        return [Cut("", (place,), query, key) for place in places for query, key in pairs]
+        return [Cut("", (layer_head,), query, key) for layer_head in places for query, key in pairs]
 
     def span_cuts(self) -> tuple[list[int], list[Cut]]:
         """Return the number of each span that can be cut off, and its cut in every selected layer and head."""
@@ -260,11 +262,11 @@ class AblationRun:
 
 
 def plan_variants(
-    ablation: AblationRun, other_texts: Sequence[TextPlan], count: int, kept: int
+    ablation: AblationRun, other_texts: Sequence[TextPlan], count: int, record_bytes: int
 ) -> tuple[RunPlan, Sequence[RunPlan], int]:
     """Plan the passes over the text and over other texts, and how many of `count` variants run side by side.
 
-    `kept` are the bytes that recorders keep.
+    `record_bytes` are the bytes that recorders keep.
     """
     text = ablation.text
     source = ablation.source
@@ -276,7 +278,7 @@ def plan_variants(
         held = len(text.tokens) * (entering + at_once * leaving)
         groups = [[text] * at_once, *([other] for other in other_texts)]
         try:
-            plans = plan_passes(ablation.run, source, groups, kept + held + logits)
+            plans = plan_passes(ablation.run, source, groups, record_bytes + held + logits)
         except AttnscopeError:
             if at_once == 1:
                 raise
@@ -294,8 +296,8 @@ def bytes_per_token(source: ModelSource) -> tuple[int, int]:
 def logit_bytes(source: ModelSource, rows: int | None = None) -> int:
     """Return the bytes of the logits that are compared at a time, for this many rows; None for the most."""
     vocabulary = source.config.vocab_size
-    most = max(LOGITS, vocabulary)
-    return 3 * 8 * (most if rows is None else min(most, rows * vocabulary)) if source.predicts else 0
+    largest = max(LOGITS, vocabulary)
+    return 3 * 8 * (largest if rows is None else min(largest, rows * vocabulary)) if source.predicts else 0
 
 
 def kept_bytes(
@@ -308,7 +310,7 @@ def kept_bytes(
     cells = len({layer for cut in cuts for layer in cut.layers}) * heads[0] * (sides[1] + heads[1])
     rows = {query for cut in cuts for query in cut.queries or ()}
     columns = {key for cut in cuts for key in cut.keys or ()}
-    recorded = len({place for cut in cuts if cut.queries is not None for place in cut.heads})
-    kept = cells + recorded * len(rows) * len(columns) * (1 + from_others)
-    uncut_heads = {place for cut in cuts if cut.queries is None for place in cut.heads}
-    return 4 * (kept + from_others * (len(uncut_heads) * sides[0] + recorded * sides[1]) * heads[1])
+    recorded = len({head for cut in cuts if cut.queries is not None for head in cut.heads})
+    kept_values = cells + recorded * len(rows) * len(columns) * (1 + from_others)
+    uncut_heads = {head for cut in cuts if cut.queries is None for head in cut.heads}
+    return 4 * (kept_values + from_others * (len(uncut_heads) * sides[0] + recorded * sides[1]) * heads[1])

@@ -20,8 +20,8 @@ class FixedOutputs:
 
     def head(self, layer: int, head: int) -> Tensor | None:
         """Return the head's output, (Ev,)."""
-        given = self._outputs.get(layer)
-        return None if given is None else given[head]
+        outputs = self._outputs.get(layer)
+        return None if outputs is None else outputs[head]
 
     def edges(self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]) -> Tensor | None:
         """Return None: edges that are cut are not replaced."""
@@ -37,7 +37,9 @@ class OtherText:
         for cut in cuts:
             for layer, head in cut.heads if cut.queries is None else ():
                 heads.setdefault(layer, set()).add(head)
-        self._outputs = {n: MatrixRecorder(["gated"], sorted(chosen), rows, []) for n, chosen in heads.items()}
+        self._outputs = {
+            n: MatrixRecorder(["gated"], sorted(layer_heads), rows, []) for n, layer_heads in heads.items()
+        }
         self._row, self._key, self._weights = _edge_recorders(cuts)
         self._values = {n: ValueRecorder(recorder.heads, recorder.rows) for n, recorder in self._weights.items()}
         self.recorders = _by_layer(self._outputs, self._weights, self._values)
@@ -45,8 +47,8 @@ class OtherText:
 
     def head(self, layer: int, head: int) -> Tensor:
         """Return the head's output for every query, behind its gate if it has one, (Q, Ev)."""
-        place = self._outputs[layer].heads.index(head)
-        return self._matrices("gated", layer, self._outputs[layer])[place]
+        index = self._outputs[layer].heads.index(head)
+        return self._matrices("gated", layer, self._outputs[layer])[index]
 
     def edges(self, layer: int, heads: Sequence[int], queries: Sequence[int], keys: Sequence[int]) -> Tensor:
         """Return Σ α_ij·v_j over these keys in the other text, (heads, queries, Ev)."""
@@ -98,8 +100,8 @@ class UncutWeights:
         keys = [self._key[key] for key in cut.keys]
         weights = []
         for layer, head in cut.heads:
-            place = self._matrices[layer].heads.index(head)
-            weights.append(self._matrix(layer)[place][np.ix_(rows, keys)].sum(-1).mean())
+            index = self._matrices[layer].heads.index(head)
+            weights.append(self._matrix(layer)[index][np.ix_(rows, keys)].sum(-1).mean())
         return float(np.mean(weights))
 
     def _weight_off_sink(self, layer: int) -> list[float]:
@@ -123,12 +125,14 @@ def _edge_recorders(cuts: Sequence[Cut]) -> tuple[dict[int, int], dict[int, int]
     edges = [cut for cut in cuts if cut.queries is not None]
     rows = sorted({query for cut in edges for query in cut.queries or ()})
     keys = sorted({key for cut in edges for key in cut.keys or ()})
-    chosen: dict[int, set[int]] = {}
+    heads_by_layer: dict[int, set[int]] = {}
     for cut in edges:
         for layer, head in cut.heads:
-            chosen.setdefault(layer, set()).add(head)
-    matrices = {layer: MatrixRecorder(["weights"], sorted(heads), rows, keys) for layer, heads in chosen.items()}
-    row, key = ({place: n for n, place in enumerate(side)} for side in (rows, keys))
+            heads_by_layer.setdefault(layer, set()).add(head)
+    matrices = {
+        layer: MatrixRecorder(["weights"], sorted(heads), rows, keys) for layer, heads in heads_by_layer.items()
+    }
+    row, key = ({position: n for n, position in enumerate(side)} for side in (rows, keys))
     return row, key, matrices
 
 

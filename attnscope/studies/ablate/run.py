@@ -66,15 +66,15 @@ def survey_effects(
     weights = baseline.weights(cuts)  # as reported: ranks are of these
     notes = list(ablation.notes)
     if edges:  # an edge that the mask forbids has no weight, so cutting it changes nothing
-        kept = np.flatnonzero(weights > 0).tolist()
-        if not kept:
+        kept_edges = np.flatnonzero(weights > 0).tolist()
+        if not kept_edges:
             message = f"none of the {len(cuts):,} edges has any weight"
             hint = "select other heads, queries or keys"
             raise UsageError(message, where=arg("each", "edge"), hint=hint)
-        if len(kept) < len(cuts):
-            notes.append(f"{len(cuts) - len(kept):,} of {len(cuts):,} edges have no weight and are left out")
-        cuts = [cuts[n] for n in kept]
-        weights = weights[kept]
+        if len(kept_edges) < len(cuts):
+            notes.append(f"{len(cuts) - len(kept_edges):,} of {len(cuts):,} edges have no weight and are left out")
+        cuts = [cuts[n] for n in kept_edges]
+        weights = weights[kept_edges]
     ways = options.ways(edges=edges or spans)
     effects = []
     for way in ways:

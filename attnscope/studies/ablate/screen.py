@@ -106,13 +106,13 @@ def _cuts(ablation: Ablation, settings: DisplaySettings) -> Facts:
     lines: list[tuple[str, Spans]] = []
     for cut in ablation.cuts:
         heads = counted(len(cut.heads), "head")
-        written: Spans = (*untrusted(cut.written, "bold"), Span("  "))
+        expression: Spans = (*untrusted(cut.written, "bold"), Span("  "))
         weight = f"; weight {cut.weight:.{settings.precision}f}"
         if cut.queries is None:
             what = f"{heads}{weight} on tokens that are not first or special"
         else:
             what = f"{counted(len(cut.queries) * len(cut.keys or ()), 'edge')} of {heads}{weight}"
-        lines.append(("cut", (*written, *ours(what, "dim"))))
+        lines.append(("cut", (*expression, *ours(what, "dim"))))
     unit = "edge" if all(cut.queries is not None for cut in ablation.cuts) else "head"
     lines += [(_HOW[effect.how][0], note(_replaced(effect.how, unit))) for effect in ablation.effects]
     return Facts(lines, remark=False)
@@ -125,11 +125,11 @@ def _replaced(how: str, unit: str) -> str:
 
 def _predictions(ablation: Ablation, changes: list[PredictionChange], settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the predictions at one position, without the cut and with it in each way."""
-    place = changes[0].position
+    position = changes[0].position
     sizes = [f"{sized(change.kl, settings.precision)} bits" for change in changes]
     if len(sizes) > 1:
         sizes = [f"{_HOW[effect.how][0]} {size}" for size, effect in zip(sizes, ablation.effects, strict=True)]
-    at = (Span("prediction", "title"), Span(f"  at {place} "), token_span(ablation.tokens, place))
+    at = (Span("prediction", "title"), Span(f"  at {position} "), token_span(ablation.tokens, position))
     yield paragraph((*at, Span(f"; KL divergence {', '.join(sizes)}; column bits: log₂ of after / before")))
     rows = changes[0].tokens
     columns = [Column("before", [percent(token.before) for token in rows])]
@@ -152,8 +152,8 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
     rows = sorted(np.argsort(-largest, kind="stable")[: min(_ROWS, int(moved.sum()))].tolist())
     which = "of every token" if len(rows) == count else f"of the {len(rows)} tokens of {count:,} that change most"
     if len(rows) == moved.sum() < count:
-        named = "the only token" if len(rows) == 1 else f"the {len(rows)} tokens"
-        which = f"of {named} of {count:,} that it changes"
+        tokens_text = "the only token" if len(rows) == 1 else f"the {len(rows)} tokens"
+        which = f"of {tokens_text} of {count:,} that it changes"
     columns = list[Column]()
     form = f"z.{settings.precision}f"
     for effect in ablation.effects:
@@ -203,7 +203,7 @@ def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) 
 def _where(survey: EffectSurvey) -> str:
     if not survey.positions:
         return f"averaged over all {len(survey.tokens)} tokens"
-    places = ", ".join(f"{place} {survey.tokens[place].text}" for place in survey.positions[:3])
+    places = ", ".join(f"{position} {survey.tokens[position].text}" for position in survey.positions[:3])
     more = f" and {len(survey.positions) - 3} more" if len(survey.positions) > 3 else ""
     return f"at {places}{more}"
 

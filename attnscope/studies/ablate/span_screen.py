@@ -53,10 +53,10 @@ def _answer(survey: EffectSurvey, settings: DisplaySettings) -> Facts:
             probability = f"  log₂ p = {formatted(survey.log_probability, f'z.{settings.precision}f')}"
         count = f" · {counted(len(survey.answer), 'token')}"
         lines.append(("answer", (*untrusted(text, "bold"), *ours(f"{probability}{count}", "dim"))))
-    first = survey.rows[0]
+    first_row = survey.rows[0]
     last = survey.rows[-1]
-    rows = f"{len(survey.rows)} tokens, {first} to {last}" if last > first else f"token {first}"
-    which = "which predict the answer" if survey.answer and first == survey.answer[0] - 1 else "which --query names"
+    rows = f"{len(survey.rows)} tokens, {first_row} to {last}" if last > first_row else f"token {first_row}"
+    which = "which predict the answer" if survey.answer and first_row == survey.answer[0] - 1 else "which --query names"
     lines.append(("cut off", note(f"{rows}, {which if survey.answer or len(survey.rows) > 1 else 'the last'}")))
     return Facts(lines, remark=False)
 
@@ -68,10 +68,10 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
     columns = list[Column]()
     looks: tuple[tuple[Look, str], ...] = ("", ""), ("dim", " (0)")
     for (look, end), effects in zip(looks, survey.effects, strict=False):
-        shown = {"hidden": effects.hidden} if effects.kl is None else {"KL": effects.kl}
-        shown = shown if effects.loss is None else {"bits lost": effects.loss, **shown}
-        for name, values in shown.items():
-            cells = [formatted(float(values[place]), f"z.{digits}f") for place in order]
+        shown_effects = {"hidden": effects.hidden} if effects.kl is None else {"KL": effects.kl}
+        shown_effects = shown_effects if effects.loss is None else {"bits lost": effects.loss, **shown_effects}
+        for name, values in shown_effects.items():
+            cells = [formatted(float(values[index]), f"z.{digits}f") for index in order]
             columns.append(Column(f"{name}{end}", cells, look))
     columns.append(Column("weight", [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))

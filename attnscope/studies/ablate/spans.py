@@ -32,8 +32,8 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
     if prompt.spans is None:
         hint = f"add {arg('spans', 'sentences')}, or words that each begin a span, separated by commas"
         raise UsageError("the text is not divided", where=arg("each", "span"), hint=hint)
-    given = bool(_answer_positions(prompt.spans)) and source.predicts == "next"
-    if given and (options.answer is not None or options.generate is not None):
+    has_answer = bool(_answer_positions(prompt.spans)) and source.predicts == "next"
+    if has_answer and (options.answer is not None or options.generate is not None):
         name = "answer" if options.answer is not None else "generate"
         what, last = ("chat", "last message") if run.texts[0].turns else ("text", "span 'answer'")
         hint = f"remove {arg(name)}, or the {what}'s {last}"
@@ -44,14 +44,16 @@ def answer_text(run: RunConfig, options: AblationOptions, source: ModelSource, s
     count = options.generate if options.generate is not None else _GENERATED * (predicts and run.query is None)
     if options.answer is not None:
         run, tokens = _with_answer(run, options.answer, prompt.tokens, source)
-    elif not given and count:
+    elif not has_answer and count:
         tokens = continue_texts(replace(run, query=None, key=None, generate=count), source, session)[0].tokens
-        written = "".join(source.tokenizer.spelled(token.id)[1] for token in tokens if token.made and not token.special)
-        if not written:
+        generated_text = "".join(
+            source.tokenizer.spelled(token.id)[1] for token in tokens if token.made and not token.special
+        )
+        if not generated_text:
             message = "the model ends the text at once, so there is no answer"
             raise UsageError(message, where=arg("each", "span"), hint=f"add {arg('answer', placeholder='TEXT')}")
         more = "; --answer TEXT gives another one" if options.generate is None else ""
-        warnings.append(f"the answer is what the model generates: {written!r}{more}")
+        warnings.append(f"the answer is what the model generates: {generated_text!r}{more}")
     (text,) = plan_texts(run, source, None if tokens is None else {0: tokens})
     if options.answer is not None:  # it was marked as generated to be a span
         text = changed(text, tokens=[replace(token, made=False) for token in text.tokens])
@@ -93,17 +95,19 @@ def _with_answer(
     if prediction_kind(run, source, run.mask) != "next":
         hint = "use a causal language model"
         raise UsageError(f"{source.name} does not predict the next token", where=where, hint=hint)
-    (written,) = run.texts
-    full_text = written.text + answer
-    tokens = source.tokenizer.encode(full_text, written.pair, where=where, special=written.adds_special)
+    (text_input,) = run.texts
+    full_text = text_input.text + answer
+    tokens = source.tokenizer.encode(full_text, text_input.pair, where=where, special=text_input.adds_special)
     tokens = tokens[: len(tokens) - count_closing(tokens)]
-    kept = len(prompt) - count_closing(prompt)
-    if [token.id for token in tokens[:kept]] != [token.id for token in prompt[:kept]] or len(tokens) == kept:
+    prompt_length = len(prompt) - count_closing(prompt)
+    if [token.id for token in tokens[:prompt_length]] != [token.id for token in prompt[:prompt_length]] or len(
+        tokens
+    ) == prompt_length:
         message = "has no tokens of its own" if not answer.strip() else "its first token is part of the text's last"
         raise UsageError(message, where=where, hint="begin the answer with a space or a line break")
-    most = source.config.max_positions
-    if most is not None and len(tokens) > most:
-        message = f"{len(tokens)} tokens with the text, but the model takes at most {most}"
+    limit = source.config.max_positions
+    if limit is not None and len(tokens) > limit:
+        message = f"{len(tokens)} tokens with the text, but the model takes at most {limit}"
         raise UsageError(message, where=where, hint="use a shorter text")
-    marked = [replace(token, made=position >= kept) for position, token in enumerate(tokens)]
-    return replace(run, texts=(replace(written, text=full_text),)), marked
+    marked = [replace(token, made=position >= prompt_length) for position, token in enumerate(tokens)]
+    return replace(run, texts=(replace(text_input, text=full_text),)), marked

@@ -33,13 +33,13 @@ def _answer(request: Request) -> Any:
     from attnscope.studies.ablate.plan import AblationOptions
     from attnscope.studies.ablate.run import ablate, survey_effects
 
-    known = AblationOptions.__dataclass_fields__
-    given = {name: value for name, value in request.values.items() if name in known and value is not None}
-    if isinstance(others := given.get("others"), Path):
+    field_names = AblationOptions.__dataclass_fields__
+    arguments = {name: value for name, value in request.values.items() if name in field_names and value is not None}
+    if isinstance(others := arguments.get("others"), Path):
         assert request.read_lines is not None
-        given["others"] = tuple(text.text for text in request.read_lines(others))
-    study = ablate if "each" not in given else survey_effects
-    return study(request.run, AblationOptions(**given), request.progress, request.session)
+        arguments["others"] = tuple(text.text for text in request.read_lines(others))
+    study = ablate if "each" not in arguments else survey_effects
+    return study(request.run, AblationOptions(**arguments), request.progress, request.session)
 
 
 STUDY = Study(

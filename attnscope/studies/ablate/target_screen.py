@@ -23,9 +23,9 @@ def other_text(study: Ablation | EffectSurvey) -> Iterator[ViewPart]:
     differs: Spans = ours("no token differs")
     if places:
         differs = ours("differs at ")
-        for n, place in enumerate(places[:_LISTED]):
-            differs += (Span(f"{', ' * bool(n)}{place} "), token_span(study.tokens, place), Span(" | "))
-            differs += (token_span(tokens, place),)
+        for n, position in enumerate(places[:_LISTED]):
+            differs += (Span(f"{', ' * bool(n)}{position} "), token_span(study.tokens, position), Span(" | "))
+            differs += (token_span(tokens, position),)
         more = len(places) - _LISTED
         differs += ours(f" and {more} more" if more > 0 else "")
     meaning = "patched values come from the same positions of this text"
@@ -70,16 +70,16 @@ def changed_target(ablation: Ablation, names: dict[str, str], settings: DisplayS
         labels.append(ours("the other text"))
         logits = [*logits, there]
         changes = [*changes, signed(there - before, digits)]
-    shown = [formatted(value, f"z.{digits}f") for value in logits]
+    cells = [formatted(value, f"z.{digits}f") for value in logits]
     heading = "logit" if len(ablation.targets) == 1 else "difference"
-    yield Table("", [Column(heading, shown), Column("change", changes)], labels=labels)
+    yield Table("", [Column(heading, cells), Column("change", changes)], labels=labels)
 
 
 def _places(ablation: Ablation) -> Spans:
     predictions = next((effect.predictions for effect in ablation.effects), [])
     if len(predictions) == 1:
-        place = predictions[0].position
-        return (Span(f", at {place} "), token_span(ablation.tokens, place))
+        position = predictions[0].position
+        return (Span(f", at {position} "), token_span(ablation.tokens, position))
     return ours(f", mean over {len(predictions)} positions")
 
 

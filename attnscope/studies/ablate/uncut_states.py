@@ -27,8 +27,8 @@ class UncutStates:
         Return the cosine, the norm of the change, and that norm over the norm without cuts, (V, rows) each, float64.
         The cosine with a state of 0 is NaN, and so is a change relative to one.
         """
-        chosen = slice(None) if rows is None else list(rows)
-        before = self.hidden[chosen]
+        selected_rows = slice(None) if rows is None else list(rows)
+        before = self.hidden[selected_rows]
         after = to_float64(self._engine.final_states(hidden))
         norms = before.norm(dim=-1)
         change = (after - before).norm(dim=-1)

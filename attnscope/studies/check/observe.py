@@ -74,8 +74,8 @@ class StageRecorder(Recorder):
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
         inputs = replace(tile.inputs, out_weight=None)  # drop the model's weight, so that it can be freed
         out = tile.inputs.out_weight if self._projects else None
-        kept = None if out is None else to_float64(out).clone()
-        return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), kept)
+        output = None if out is None else to_float64(out).clone()
+        return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), output)
 
 
 def layer_numbers(layers: Sequence[LayerStages]) -> list[int]:
@@ -88,13 +88,15 @@ def record_stages(
     batch: Batch,
     *,
     include_masked: bool = True,
-    beside: Mapping[int, Sequence[Recorder]] | None = None,
+    extra_recorders: Mapping[int, Sequence[Recorder]] | None = None,
 ) -> list[LayerStages]:
     """Return every layer's attention over a batch; see StageRecorder. Other recorders may see the same pass."""
-    projects = beside is not None
+    projects = extra_recorders is not None
     sizes = engine.sizes[1], batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
     own = {layer: StageRecorder(*sizes, include_masked=include_masked, projects=projects) for layer in engine.layers}
-    engine.forward(batch, {layer: [recorder, *(beside or {}).get(layer, ())] for layer, recorder in own.items()})
+    engine.forward(
+        batch, {layer: [recorder, *(extra_recorders or {}).get(layer, ())] for layer, recorder in own.items()}
+    )
     layers = [recorder.seen for recorder in own.values() if recorder.seen is not None]
     return layers if has_float64(batch.tokens.real.device) else [_on_cpu(layer) for layer in layers]
 

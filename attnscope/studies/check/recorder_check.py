@@ -73,8 +73,8 @@ class RecorderCheck:
         return {layer: [r for t in self._traces for r in t.recorders[layer]] for layer in self._layers}
 
     def _trace(self, selection: Selection, batch: Batch) -> Trace:
-        shown = torch.zeros_like(batch.tokens.real)
-        shown[:, selection.rows] = True
+        shown_rows = torch.zeros_like(batch.tokens.real)
+        shown_rows[:, selection.rows] = True
         record_spec = RecordSpec(
             stages=(),
             rows=selection.rows,
@@ -86,7 +86,7 @@ class RecorderCheck:
             pool=selection.pool or 0,
         )
         eligible = batch.sources.real if selection.special else batch.sources.content()
-        record_tokens = RecordedTokens(batch.sources, eligible, shown, batch.tokens.real)
+        record_tokens = RecordedTokens(batch.sources, eligible, shown_rows, batch.tokens.real)
         units = [HeadSelection((layer,), (head,)) for layer in self._layers for head in selection.heads]
         return make_trace(units, record_spec, record_tokens)
 
@@ -215,9 +215,9 @@ class RecomputedHead:
         gaps.append(_apart(report.pooled.weights, self._pooled(report.pooled.queries, report.pooled.keys)))
         facts = self._statistics() | self._of_layer
         for name, values in facts.items():
-            known = values[counted & ~np.isnan(values)]
+            known_values = values[counted & ~np.isnan(values)]
             mean = getattr(report.means, name)
-            expected = np.array(known.mean() if known.size else np.nan)
+            expected = np.array(known_values.mean() if known_values.size else np.nan)
             gaps.append(_apart(np.array(np.nan if mean is None else mean), expected))
         return max(gaps)
 

@@ -63,14 +63,14 @@ def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Te
     it. It is None for an output that is no sum, or whose sums are exact.
     """
     generator, unit, calls = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2, iter(list(sums))
-    first = not sums
+    is_first_run = not sums
 
-    def change(module: nn.Module, given: Any, output: Any) -> Any:
+    def change(module: nn.Module, inputs: Any, output: Any) -> Any:
         if not isinstance(output, Tensor) or not output.is_floating_point():
             return output
-        if first:
-            sums.append(sum_rounding(module, given[0]) if dtype == torch.float32 and given else None)
-        of_sum = sums[-1] if first else next(calls)
+        if is_first_run:
+            sums.append(sum_rounding(module, inputs[0]) if dtype == torch.float32 and inputs else None)
+        of_sum = sums[-1] if is_first_run else next(calls)
         noise = torch.rand(output.shape, generator=generator).to(output.device) * 2 - 1
         wide = output.float()
         reach = unit * wide.abs()

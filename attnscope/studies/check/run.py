@@ -63,8 +63,8 @@ class _CheckedModel:
 
     def engine(self, texts: int = 1, tile_elements: int | None = None) -> Engine:
         """Return the model under its own mask, for this many texts at once."""
-        given = self.text_plan.encoder_tokens
-        read = None if given is None else pad_texts([given] * texts, self.device)
+        encoder_tokens = self.text_plan.encoder_tokens
+        read = None if encoder_tokens is None else pad_texts([encoder_tokens] * texts, self.device)
         settings = EngineSettings(_OWN, encoder_texts=read, tile_elements=tile_elements, all_outputs=True)
         return self.model.under(settings)
 
@@ -116,9 +116,9 @@ def check(
         run = replace(run, texts=fitting_texts(run.texts, source), truncate=True)
     plan = make_plan(run, source)
     model, device = session.load(plan)
-    named = [(text.text, text_plan) for text, text_plan in zip(run.texts, plan.text_plans, strict=True)]
-    if built_in and (drawn := drawn_text(source, plan.text_plans)) is not None:
-        named.append(drawn)
+    named_texts = [(text.text, text_plan) for text, text_plan in zip(run.texts, plan.text_plans, strict=True)]
+    if built_in and (random_text := drawn_text(source, plan.text_plans)) is not None:
+        named_texts.append(random_text)
 
     @cache
     def reference() -> "TransformersModel":
@@ -130,16 +130,16 @@ def check(
     results = list[list[Check]]()
     differing = list[list[Differences]]()
     mask = ""
-    for number, (text, text_plan) in enumerate(named):
+    for text_index, (text, text_plan) in enumerate(named_texts):
         exact = EXACT if tolerance is None else tolerance
         job = _CheckedModel(source, model, reference, text_plan, device, run.dtype, exact, tolerance)
 
-        def on_step(done: int, total: int, number: int = number) -> None:
-            session.on_progress("checking", number * total + done, len(named) * total)
+        def on_step(done: int, total: int, index: int = text_index) -> None:
+            session.on_progress("checking", index * total + done, len(named_texts) * total)
 
         checks, gaps, fully_masked, mask = _checks(job, on_step)
         texts.append(CheckedText(text, None, text_plan.tokens, None, fully_masked))
-        results.append([replace(result, text=number) for result in checks])
+        results.append([replace(result, text=text_index) for result in checks])
         differing.append(gaps)
     model_provenance = provenance(source, run, device)
     if any(difference.reference == _EAGER for gaps in differing for difference in gaps):
@@ -182,7 +182,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     """Run the text by itself, and check that each layer's passed-on output follows from its recorded stages."""
     name = "the output of attention is W·(weights·v)"
     batch = job.batch()
-    beside = findings.recorders(batch)
+    recorders = findings.recorders(batch)
     by_layer = engine.output_projections(batch)
     found = [by_layer[layer] for layer in engine.layers]
     projections = [projection for projection in found if projection is not None]
@@ -194,7 +194,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     with ExitStack() as stack:
         for module in dict.fromkeys(projections):
             stack.callback(module.register_forward_hook(in_this_thread(listen)).remove)
-        alone = record_stages(engine, batch, beside=beside)
+        alone = record_stages(engine, batch, extra_recorders=recorders)
     if len(projections) < len(found):
         return alone, skipped_check(name, job.source.no_projection or "the output projection was not found")
     calls = [len(went_on.get(module, ())) for module in projections]
@@ -236,11 +236,11 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
     if len(tokens) < 2:
         return [skipped_check(name, "the text is one token") for name in (prefix, padded)]
     half = tokens[: len(tokens) // 2]
-    shorter, beside, why = job.stages_of(half), job.stages_of(half, tokens), _sees_on(job, alone)
+    shorter, in_batch, why = job.stages_of(half), job.stages_of(half, tokens), _sees_on(job, alone)
 
     def compare(bounds: Limits) -> list[Check]:
-        first = skipped_check(prefix, why) if why else _compare(prefix, alone, shorter, STAGES, bounds)
-        return [first, _compare(padded, beside, shorter, STAGES, bounds)]
+        prefix_check = skipped_check(prefix, why) if why else _compare(prefix, alone, shorter, STAGES, bounds)
+        return [prefix_check, _compare(padded, in_batch, shorter, STAGES, bounds)]
 
     return job.judge(len(shorter), compare, lambda: job.limits(half, shorter))
 
@@ -302,5 +302,5 @@ def _eager(job: _CheckedModel) -> list[dict[str, Tensor]]:
     from attnscope.engines.transformers.reference import ReferenceInputs, eager_stages
 
     encoder_tokens = job.text_plan.encoder_tokens
-    given = None if encoder_tokens is None else pad_texts([encoder_tokens], job.device)
-    return eager_stages(ReferenceInputs(job.reference(), job.batch(), given))
+    encoder_batch = None if encoder_tokens is None else pad_texts([encoder_tokens], job.device)
+    return eager_stages(ReferenceInputs(job.reference(), job.batch(), encoder_batch))

@@ -71,11 +71,11 @@ def _by_layer(report: CheckReport) -> Iterator[ViewPart]:
 
 
 def _worst(values: list[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    if len(known) < len(values) or not known:
+    known_values = [value for value in values if value is not None]
+    if len(known_values) < len(values) or not known_values:
         return "not finite"
-    head = max(range(len(known)), key=known.__getitem__)
-    return f"{known[head]:.1e} H{head}"
+    head = max(range(len(known_values)), key=known_values.__getitem__)
+    return f"{known_values[head]:.1e} H{head}"
 
 
 def _verdict(report: CheckReport) -> Span:

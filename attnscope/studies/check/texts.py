@@ -29,7 +29,7 @@ def drawn_text(source: ModelSource, plans: Sequence[TextPlan]) -> tuple[str, Tex
 
     None if the vocabulary is not known.
     """
-    ids = [number for number in source.tokenizer.ordinary_ids() if number < source.config.vocab_size]
+    ids = [token_id for token_id in source.tokenizer.ordinary_ids() if token_id < source.config.vocab_size]
     if not ids:
         return None
     longest = max(plans, key=lambda plan: len(plan.tokens))

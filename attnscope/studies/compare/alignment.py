@@ -11,10 +11,10 @@ from attnscope.findings.tokens import Token
 MAX_CELLS = 1 << 26  # largest number of token pairs to compare: a quarter of a GiB
 
 
-def align(first: Sequence[Token], second: Sequence[Token]) -> list[tuple[int, int]]:
+def align(first_tokens: Sequence[Token], second_tokens: Sequence[Token]) -> list[tuple[int, int]]:
     """Return positions of a longest common subsequence of two texts' pieces (Wagner and Fischer, 1974)."""
-    a = [t.piece for t in first]
-    b = [t.piece for t in second]
+    a = [t.piece for t in first_tokens]
+    b = [t.piece for t in second_tokens]
     shortest = min(len(a), len(b))
     start = next((i for i in range(shortest) if a[i] != b[i]), shortest)
     remaining = shortest - start
@@ -54,22 +54,24 @@ def _longest(a: Sequence[str], b: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def pair_replaced(
-    first: Sequence[Token], second: Sequence[Token], shared: Sequence[tuple[int, int]]
+    first_tokens: Sequence[Token], second_tokens: Sequence[Token], shared: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Return positions of shared tokens and of tokens that replace each other, in order.
 
     Between two shared tokens, tokens are paired one by one if both sides have equally many, as are the pieces of one
     word as far as both words have them. Other tokens have no counterpart. `shared` is what `align` found.
     """
-    ends = [(-1, -1), *shared, (len(first), len(second))]
+    ends = [(-1, -1), *shared, (len(first_tokens), len(second_tokens))]
     pairs = list(shared)
     for (i, j), (i_end, j_end) in pairwise(ends):
         first_run = range(i + 1, i_end)
         second_run = range(j + 1, j_end)
-        one_word = _is_word([first[p] for p in first_run]) and _is_word([second[p] for p in second_run])
+        one_word = _is_word([first_tokens[p] for p in first_run]) and _is_word([second_tokens[p] for p in second_run])
         if len(first_run) == len(second_run) or one_word:
             pairs += [
-                pair for pair in zip(first_run, second_run, strict=False) if _alike(first[pair[0]], second[pair[1]])
+                pair
+                for pair in zip(first_run, second_run, strict=False)
+                if _alike(first_tokens[pair[0]], second_tokens[pair[1]])
             ]
     return sorted(pairs)
 

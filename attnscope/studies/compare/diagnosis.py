@@ -85,11 +85,11 @@ def _relabelled(source: ModelSource, run: RunConfig, arrays: GivenArrays) -> Giv
         message = f"{len(run.texts)} texts for arrays of {len(arrays.texts)}"
         raise AttnscopeError(message, where=arg("text"), hint=f"pass the text that {arrays.name} is from")
     texts = []
-    for text, (_, given) in zip(run.texts, arrays.texts, strict=True):
+    for text, (_, array_tokens) in zip(run.texts, arrays.texts, strict=True):
         tokens = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate)[0]
-        if len(tokens) != len(given):
-            message = f"the model makes {len(tokens)} tokens of it, the arrays have {len(given)}"
-            beginning = " ".join(token.text for token in given[:6])
+        if len(tokens) != len(array_tokens):
+            message = f"the model makes {len(tokens)} tokens of it, the arrays have {len(array_tokens)}"
+            beginning = " ".join(token.text for token in array_tokens[:6])
             hint = f"pass the text that the arrays are from; theirs begins {beginning}"
             raise AttnscopeError(message, where=text.where, hint=hint)
         texts.append((text.text, tokens))
@@ -128,14 +128,14 @@ class _Trial:
     def __init__(self, run: RunConfig, session: Session, arrays: GivenArrays, limit: float) -> None:
         longest = max(len(tokens) for _, tokens in arrays.texts)
         rows = None
-        known = _given_rows(arrays) if any(arrays.first_queries) else list(range(longest))
-        if len(known) > _ROWS or len(known) < longest:
-            places = np.linspace(0, len(known) - 1, min(_ROWS, len(known)), dtype=int)
-            rows = PositionSelection.of([known[place] for place in places])
-        kept: dict[str, Any] = {"stages": ("scores", "weights"), "top": 0, "window": None, "pool": None}
+        known_rows = _given_rows(arrays) if any(arrays.first_queries) else list(range(longest))
+        if len(known_rows) > _ROWS or len(known_rows) < longest:
+            places = np.linspace(0, len(known_rows) - 1, min(_ROWS, len(known_rows)), dtype=int)
+            rows = PositionSelection.of([known_rows[index] for index in places])
+        settings: dict[str, Any] = {"stages": ("scores", "weights"), "top": 0, "window": None, "pool": None}
         layers = IndexSelection.of(arrays.layers)
         self._run = msgspec.structs.replace(
-            run, **kept, query=rows, key=None, auto_key=None, layer=layers, head=ALL, predict=False
+            run, **settings, query=rows, key=None, auto_key=None, layer=layers, head=ALL, predict=False
         )
         self._session = session
         self._arrays = arrays
@@ -149,29 +149,29 @@ class _Trial:
         """Try every differing setting alone, and find the smallest set of settings that makes the weights agree."""
         scores = self._gap(set(), stage="scores")
         differing = self._differing()
-        given = self._gap(set())
+        initial_gap = self._gap(set())
         tried = [TriedSetting(name, *differing[name], self._gap({name}).size) for name in differing]
-        needed, remaining = self._needed(list(differing), given)
-        layer, head, text, query = given.place
+        needed_settings, remaining = self._needed(list(differing), initial_gap)
+        layer, head, text, query = initial_gap.place
         return Diagnosis(
             limit=self._limit,
-            difference=given.size,
+            difference=initial_gap.size,
             layer=layer,
             head=head,
             text=text,
             query=query,
-            first_layer=given.first_layer,
+            first_layer=initial_gap.first_layer,
             tried=tried,
-            needed=needed,
+            needed=needed_settings,
             remaining=remaining.size,
             agrees=remaining.size <= self._limit,
             first_scores=scores.first_layer,
         )
 
-    def _needed(self, names: list[str], given: _Gap) -> tuple[list[str], _Gap]:
+    def _needed(self, names: list[str], initial_gap: _Gap) -> tuple[list[str], _Gap]:
         """Return the smallest set of settings that makes the weights agree, and the remaining difference."""
-        if given.size <= self._limit:
-            return [], given
+        if initial_gap.size <= self._limit:
+            return [], initial_gap
         best = list(names)
         left = self._gap(set(names))
         attempts = [[*names, "rope"], [*names, SCALED_ALREADY], [*names, "rope", SCALED_ALREADY]]
@@ -186,10 +186,10 @@ class _Trial:
         if left.size > self._limit:
             return [], left
         for name in list(best):
-            kept = [setting for setting in best if setting != name]
-            gap = self._gap(set(kept))
+            fewer_settings = [setting for setting in best if setting != name]
+            gap = self._gap(set(fewer_settings))
             if gap.size <= self._limit:
-                best = kept
+                best = fewer_settings
                 left = gap
         return best, left
 
@@ -291,5 +291,5 @@ def _compared(reference: Report, other: Report, stage: str, limit: float) -> _Ga
             if gap.size:
                 row = int(np.unravel_index(int(gap.argmax()), gap.shape)[0])
                 gaps.append((float(gap.max()), (int(first_head.layer), int(first_head.head), a.index, a.queries[row])))
-    first = min((place[0] for size, place in gaps if size > limit), default=None)
-    return _Gap(*max(gaps, key=itemgetter(0)), first)
+    first_layer = min((cell[0] for size, cell in gaps if size > limit), default=None)
+    return _Gap(*max(gaps, key=itemgetter(0)), first_layer)

@@ -30,15 +30,15 @@ def present_diagnosis(comparison: Comparison, diagnosis: Diagnosis, settings: Di
 
 
 def _conclusion(comparison: Comparison, diagnosis: Diagnosis) -> str:
-    place = f"L{diagnosis.layer}H{diagnosis.head}, query {diagnosis.query}"
+    location = f"L{diagnosis.layer}H{diagnosis.head}, query {diagnosis.query}"
     text = comparison.sides[0].report.texts[diagnosis.text]
-    place += f" '{spell_piece(text.tokens, diagnosis.query)}'"
+    location += f" '{spell_piece(text.tokens, diagnosis.query)}'"
     if len(comparison.sides[0].report.texts) > 1:
-        place = f"text {diagnosis.text}, {place}"
+        location = f"text {diagnosis.text}, {location}"
     if diagnosis.agrees and not diagnosis.needed:
-        return f"the weights agree: the largest difference is {_number(diagnosis.difference)} ({place})"
-    first = "" if diagnosis.first_layer is None else f", from layer {diagnosis.first_layer} on"
-    differs = f"the weights differ by up to {_number(diagnosis.difference)} ({place}){first}"
+        return f"the weights agree: the largest difference is {_number(diagnosis.difference)} ({location})"
+    from_layer = "" if diagnosis.first_layer is None else f", from layer {diagnosis.first_layer} on"
+    differs = f"the weights differ by up to {_number(diagnosis.difference)} ({location}){from_layer}"
     if diagnosis.agrees:
         names = _listed(diagnosis.needed)
         left = f"with the model's {names}, the largest difference is {_number(diagnosis.remaining)}"
@@ -50,14 +50,14 @@ def _conclusion(comparison: Comparison, diagnosis: Diagnosis) -> str:
     return f"{differs}; {tried}{scores}"
 
 
-def _advice(needed: Sequence[str]) -> str:
-    settings = [name for name in needed if name not in ("rope", SCALED_ALREADY)]
+def _advice(needed_settings: Sequence[str]) -> str:
+    settings = [name for name in needed_settings if name not in ("rope", SCALED_ALREADY)]
     advice = []
     if settings:
         advice.append(f"the other side forgets {_listed(settings)}, or the arrays were saved without")
-    if "rope" in needed:
+    if "rope" in needed_settings:
         advice.append("q and k were saved before they were rotated")
-    if SCALED_ALREADY in needed:
+    if SCALED_ALREADY in needed_settings:
         advice.append("q was saved with the scale in it (pass scale 1)")
     return "; ".join(advice)
 

@@ -41,9 +41,9 @@ def present_page(comparison: Comparison, settings: DisplaySettings, display: Dis
     from attnscope.views.page.walk import Walk
 
     walk: Any = Walk(_walk(with_short_labels(comparison), best[0].first, display.every_head or ()))
-    shown = present_comparison(replace(comparison, changes=changes), settings, display, before_heads=[walk])
+    parts = present_comparison(replace(comparison, changes=changes), settings, display, before_heads=[walk])
     walked = False
-    for part in _in_full(shown):
+    for part in _in_full(parts):
         walked = walked or part is walk
         if not (walked and isinstance(part, Matrices | WeightMap)):
             yield part
@@ -57,7 +57,7 @@ def _in_full(parts: Iterable[ViewPart]) -> Iterator[ViewPart]:
             yield part
 
 
-def _walk(comparison: Comparison, first: HeadRef, roles: Sequence[RoleRecorders]) -> SavedSource:
+def _walk(comparison: Comparison, first_head: HeadRef, roles: Sequence[RoleRecorders]) -> SavedSource:
     """Return the walk, with the share of weight that moved in every head."""
     source = comparison_source(comparison)
     text = comparison.sides[0].report.texts[0]
@@ -68,12 +68,12 @@ def _walk(comparison: Comparison, first: HeadRef, roles: Sequence[RoleRecorders]
         if change.text == 0 and change.first in places:
             values[places[change.first]] = share_moved(change)
     meaning = f"Largest share of a row's weight that moved from {comparison.sides[0].label} to another side."
-    number = HeadNumber("moved", meaning, values)
+    head_number = HeadNumber("moved", meaning, values)
     measured = [recorders.of_texts(len(source.texts)) for recorders in roles]
     begun = {}
     for (n, side), saved in source.saved.items():
         of_text = measured[side][n] if measured else None
-        make = partial(_begun, saved, places[first], number, of_text, _alignment(comparison, side, n))
+        make = partial(_begun, saved, places[first_head], head_number, of_text, _alignment(comparison, side, n))
         begun[n, side] = SavedText(make, saved.heads)
     return dataclasses.replace(source, saved=begun)
 
@@ -82,29 +82,32 @@ def _alignment(comparison: Comparison, side: int, text: int) -> Alignment | None
     """Return the tokens of the first side and of another one side by side; None if they are the same."""
     changes = (head for change in comparison.changes if change.side == side for head in change.heads)
     head = next((head for head in changes if head.text == text and head.mass is None), None)
-    first, second = (comparison.sides[n].report.texts[text] for n in (0, side))
-    tokens = ((first.tokens, second.tokens), (first.sources, second.sources))
+    first_text, second_text = (comparison.sides[n].report.texts[text] for n in (0, side))
+    tokens = ((first_text.tokens, second_text.tokens), (first_text.sources, second_text.sources))
     if head is None or all([a.piece for a in left] == [b.piece for b in right] for left, right in tokens):
         return None
-    columns = shown_columns([first, second], head)
-    rows = [(first.queries.index(i), second.queries.index(j)) for i, j in head.queries]
-    keys = [(-1 if i is None else first.keys.index(i), -1 if j is None else second.keys.index(j)) for i, j in columns]
+    columns = shown_columns([first_text, second_text], head)
+    rows = [(first_text.queries.index(i), second_text.queries.index(j)) for i, j in head.queries]
+    keys = [
+        (-1 if i is None else first_text.keys.index(i), -1 if j is None else second_text.keys.index(j))
+        for i, j in columns
+    ]
     return Alignment(
         rows,
         keys,
         both_axis("query", *tokens[0], head.queries),
-        both_axis(source_kind(first), *tokens[1], columns),
+        both_axis(source_kind(first_text), *tokens[1], columns),
     )
 
 
 def _begun(
     saved: SavedText,
-    first: tuple[int, int],
-    number: HeadNumber,
+    first_head: tuple[int, int],
+    head_number: HeadNumber,
     roles: TextRoles | None,
     alignment: Alignment | None,
 ) -> Scene:
     scene = saved.scene()
-    same_shape = number.values.shape == (len(scene.layers), len(scene.heads))
-    numbers = [number, *scene.numbers] if same_shape else scene.numbers
-    return with_roles(dataclasses.replace(scene, first=first, numbers=numbers, alignment=alignment), roles)
+    same_shape = head_number.values.shape == (len(scene.layers), len(scene.heads))
+    numbers = [head_number, *scene.numbers] if same_shape else scene.numbers
+    return with_roles(dataclasses.replace(scene, first=first_head, numbers=numbers, alignment=alignment), roles)

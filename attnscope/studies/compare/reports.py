@@ -26,7 +26,7 @@ def compare_sides(
     shown_keys: Sequence[Sequence[int] | None] | None = None,
     tolerance: Tolerance | None = None,
     stages: Sequence[str] = STAGES,
-    named: Sequence[str] = (),
+    named_options: Sequence[str] = (),
     unmatched: Sequence[str] = (),
 ) -> Comparison:
     """Compare every side with the first.
@@ -40,13 +40,13 @@ def compare_sides(
     notes = {} if tolerance else dict.fromkeys(f"{sizes}; what both have is compared" for sizes in unmatched)
     unmatched = list(unmatched)
     changes = []
-    for number, side in enumerate(sides[1:], 1):
-        change = Change(number, [])
+    for side_index, side in enumerate(sides[1:], 1):
+        change = Change(side_index, [])
         for text in _texts(axis, sides[0], side):
-            shown = None if shown_keys is None else shown_keys[text.number]
-            for layer, head_change, pairs in text.changes(shown, stages):
+            text_keys = None if shown_keys is None else shown_keys[text.number]
+            for layer, head_change, pairs in text.changes(text_keys, stages):
                 change.heads.append(head_change)
-                judge.see(number, text.number, layer, (head_change.first, head_change.second), pairs)
+                judge.see(side_index, text.number, layer, (head_change.first, head_change.second), pairs)
             notes |= dict.fromkeys(text.notes())
             unmatched += text.unmatched()
         changes.append(change)
@@ -56,18 +56,18 @@ def compare_sides(
     verdict = (
         judge.verdict(unmatched, len(first_provenance.attending) * first_provenance.n_heads) if tolerance else None
     )
-    return Comparison(axis, list(sides), changes, list(notes), verdict, list(named))
+    return Comparison(axis, list(sides), changes, list(notes), verdict, list(named_options))
 
 
-def _texts(axis: str, first: Side, second: Side) -> "list[_Text]":
-    first_texts = first.report.texts
-    second_texts = second.report.texts
+def _texts(axis: str, first_side: Side, second_side: Side) -> "list[_Text]":
+    first_texts = first_side.report.texts
+    second_texts = second_side.report.texts
     if len(first_texts) != len(second_texts):
-        message = f"'{first.label}' has {len(first_texts)} texts, '{second.label}' has {len(second_texts)}"
+        message = f"'{first_side.label}' has {len(first_texts)} texts, '{second_side.label}' has {len(second_texts)}"
         raise AttnscopeError(message, hint="compare reports of the same texts")
-    labels = first.label, second.label
+    labels = first_side.label, second_side.label
     return [
-        _Text(axis, number, labels, a, b) for number, (a, b) in enumerate(zip(first_texts, second_texts, strict=True))
+        _Text(axis, index, labels, a, b) for index, (a, b) in enumerate(zip(first_texts, second_texts, strict=True))
     ]
 
 
@@ -110,11 +110,11 @@ class _Text:
     def _pairs(self, tokens: list[tuple[int, int]], sources: list[tuple[int, int]]) -> "tuple[_Aligned, _Aligned]":
         queries = _shown_in_both(tokens, self.a.queries, self.b.queries)
         keys = _shown_in_both(sources, self.a.keys, self.b.keys)
-        first, second = (
+        first_aligned, second_aligned = (
             _Aligned(text, *([pair[n] for pair in pairs] for pairs in (tokens, sources, queries, keys)))
             for n, text in enumerate((self.a, self.b))
         )
-        return first, second
+        return first_aligned, second_aligned
 
     def heads(self) -> list[tuple[HeadReport, HeadReport]]:
         """Return heads of the first side, each with its counterpart."""
@@ -123,7 +123,7 @@ class _Text:
         return [(head, _counterpart(head, self.b, self.labels[1], self.axis)) for head in self.a.heads]
 
     def changes(
-        self, shown: Sequence[int] | None, stages: Sequence[str]
+        self, shown_keys: Sequence[int] | None, stages: Sequence[str]
     ) -> Iterator[tuple[int | str, HeadChange, list[MatrixPair]]]:
         """Compare every head with its counterpart; yield its layer in the first side, the change and the matrices."""
         scales: dict[tuple[str, int | str], float] = {}
@@ -138,7 +138,7 @@ class _Text:
                     matrices = [self.a.heads[index].stages[stage] for index in of_layer]
                     scales[stage, x.layer] = layer_scale(stage, matrices)
                 pairs.append(_pair(stage, self.shared, (x, y), scales[stage, x.layer]))
-            yield x.layer, _head_change(self.number, self.aligned, (x, y), pairs, shown), pairs
+            yield x.layer, _head_change(self.number, self.aligned, (x, y), pairs, shown_keys), pairs
 
     def unmatched(self) -> list[str]:
         """Return descriptions of what has no counterpart, which fail at any tolerance.
@@ -152,10 +152,10 @@ class _Text:
         return unmatched
 
     def _alone(self) -> Iterator[str]:
-        for kind in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
+        for field in ("tokens", "sources") if self.a.context is not None or self.b.context is not None else ("tokens",):
             for label, side in zip(self.labels, self.shared, strict=True):
-                spelled: Sequence[Token] = getattr(side.text, kind)
-                if alone := _without(spelled, getattr(side, kind)):
+                spelled: Sequence[Token] = getattr(side.text, field)
+                if alone := _without(spelled, getattr(side, field)):
                     few = ", ".join(f"{p} '{spell_piece(spelled, p)}'" for p in alone[:_NAMED])
                     more = f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else ""
                     yield f"only '{label}' has the tokens {few}{more}"
@@ -167,14 +167,17 @@ class _Text:
             return f"{first_label} has no layer and head"
         if self.maps:
             return ""
-        first, second = sides
-        for kind, matched, in_both in (("query", first.tokens, first.queries), ("key", first.sources, first.keys)):
+        first_side, second_side = sides
+        for axis, matched, in_both in (
+            ("query", first_side.tokens, first_side.queries),
+            ("key", first_side.sources, first_side.keys),
+        ):
             if not matched:
-                return f"no {kind} token of {first_label} has a counterpart in {second_label}"
+                return f"no {axis} token of {first_label} has a counterpart in {second_label}"
             if not in_both:
-                held = [side.text.queries if kind == "query" else side.text.keys for side in (first, second)]
+                held = [side.text.queries if axis == "query" else side.text.keys for side in (first_side, second_side)]
                 saved = [format_positions(positions) or "none" for positions in held]
-                return f"{first_label} has {kind} {saved[0]}, {second_label} has {saved[1]}, and none correspond"
+                return f"{first_label} has {axis} {saved[0]}, {second_label} has {saved[1]}, and none correspond"
         return ""
 
     def notes(self) -> Iterator[str]:
@@ -208,7 +211,7 @@ class _Text:
 
 
 def pooled_change(
-    number: int, texts: tuple[TextReport, TextReport], heads: tuple[HeadReport, HeadReport]
+    text_index: int, texts: tuple[TextReport, TextReport], heads: tuple[HeadReport, HeadReport]
 ) -> tuple[HeadChange, list[MatrixPair]]:
     """Return the change between the maps and column masses of two heads of one text, and the maps."""
     (first_text, second_text), (a, b) = texts, heads
@@ -226,7 +229,7 @@ def pooled_change(
     after = b.pooled.weights.astype(np.float64)
     maps = MatrixPair("pooled", before, after, a.pooled.queries, a.pooled.keys)
     change = HeadChange(
-        text=number, first=a.ref, second=b.ref, queries=[], keys=[], only_first=[], only_second=[],
+        text=text_index, first=a.ref, second=b.ref, queries=[], keys=[], only_first=[], only_second=[],
         difference=empty, total_variation=none, jensen_shannon=none, future=empty, entropy=empty,
         gained=[], gain=none, lost=[], loss=none, entered=[], left=[],
         worst=[maps.worst()],
@@ -240,9 +243,11 @@ def _without(tokens: Sequence[Token], matched: Sequence[int]) -> list[int]:
     return [position for position in range(len(tokens)) if position not in there]
 
 
-def _shown_in_both(pairs: list[tuple[int, int]], first: list[int], second: list[int]) -> list[tuple[int, int]]:
-    here = set(first)
-    there = set(second)
+def _shown_in_both(
+    pairs: list[tuple[int, int]], first_positions: list[int], second_positions: list[int]
+) -> list[tuple[int, int]]:
+    here = set(first_positions)
+    there = set(second_positions)
     return [(i, j) for i, j in pairs if i in here and j in there]
 
 
@@ -317,28 +322,28 @@ class _Aligned:
         return np.where(last_missing > queries, np.nan, (self.weights(head) * after).sum(-1))
 
 
-def _index_of(chosen: Sequence[int], among: Sequence[int]) -> list[int]:
-    """Return the index of each item of `chosen` in `among`."""
-    place = {position: n for n, position in enumerate(among)}
-    return [place[position] for position in chosen]
+def _index_of(items: Sequence[int], among: Sequence[int]) -> list[int]:
+    """Return the index of each item of `items` in `among`."""
+    indices = {position: n for n, position in enumerate(among)}
+    return [indices[position] for position in items]
 
 
 def _head_change(
-    number: int,
+    text_index: int,
     sides: tuple[_Aligned, _Aligned],
     heads: tuple[HeadReport, HeadReport],
     pairs: Sequence[MatrixPair],
     shown_keys: Sequence[int] | None,
 ) -> HeadChange:
-    both, (first, second) = list(zip(sides, heads, strict=True)), sides
-    wanted = set(first.keys if shown_keys is None else shown_keys)
-    shown = [n for n, key in enumerate(first.keys) if key in wanted]
+    both, (first_side, second_side) = list(zip(sides, heads, strict=True)), sides
+    wanted = set(first_side.keys if shown_keys is None else shown_keys)
+    shown_columns = [n for n, key in enumerate(first_side.keys) if key in wanted]
     weights = [side.weights(head) for side, head in both]
     before, after = (matrix[:, side.columns] for matrix, side in zip(weights, sides, strict=True))
     # over aligned keys
     moved = after - before
     partial = None
-    if first.whole and second.whole:
+    if first_side.whole and second_side.whole:
         # the same outcomes on both sides: aligned keys, the first side's own, the second's own, and the sink
         own, other = (matrix[:, side.own_keys] for matrix, side in zip(weights, sides, strict=True))
         sinks = [side.sink(head) for side, head in both]
@@ -346,24 +351,24 @@ def _head_change(
         q = np.hstack([after, np.zeros_like(own), other, sinks[1]])
         apart = 0.5 * np.abs(q - p).sum(-1)
         divergence = jensen_shannon(p, q)
-        gained, gain = _largest(np.hstack([moved, other]), second.keys + second.own_keys)
-        lost, loss = _largest(np.hstack([-moved, own]), first.keys + first.own_keys)
+        gained, gain = _largest(np.hstack([moved, other]), second_side.keys + second_side.own_keys)
+        lost, loss = _largest(np.hstack([-moved, own]), first_side.keys + first_side.own_keys)
     else:
-        apart = divergence = gain = loss = np.full(len(first.queries), np.nan)
-        gained = lost = [-1] * len(first.queries)
-        saved = len(first.text.keys), len(second.text.keys)
-        of = len(first.text.sources), len(second.text.sources)
+        apart = divergence = gain = loss = np.full(len(first_side.queries), np.nan)
+        gained = lost = [-1] * len(first_side.queries)
+        saved = len(first_side.text.keys), len(second_side.text.keys)
+        of = len(first_side.text.sources), len(second_side.text.sources)
         partial = Partial(saved, of, np.array([side.outside(head) for side, head in both], dtype=np.float32))
     entered, left = (_entered(both[n], both[1 - n]) for n in (0, 1))
     return HeadChange(
-        text=number,
+        text=text_index,
         first=heads[0].ref,
         second=heads[1].ref,
-        queries=list(zip(first.queries, second.queries, strict=True)),
-        keys=[(first.keys[n], second.keys[n]) for n in shown],
-        only_first=first.own_keys,
-        only_second=second.own_keys,
-        difference=moved[:, shown].astype(np.float32),
+        queries=list(zip(first_side.queries, second_side.queries, strict=True)),
+        keys=[(first_side.keys[n], second_side.keys[n]) for n in shown_columns],
+        only_first=first_side.own_keys,
+        only_second=second_side.own_keys,
+        difference=moved[:, shown_columns].astype(np.float32),
         total_variation=apart.astype(np.float32),
         jensen_shannon=divergence.astype(np.float32),
         future=np.array([side.future(head) for side, head in both], dtype=np.float32),
@@ -400,22 +405,22 @@ def _largest(change: _Array, positions: list[int]) -> tuple[list[int], _Array]:
         return [-1] * len(change), np.zeros(len(change), dtype=np.float32)
     best = np.where(np.isnan(change), 0.0, change)
     at = best.argmax(-1)
-    most = np.take_along_axis(best, at[:, None], axis=1)[:, 0]
-    gained = [positions[i] if value > 0 else -1 for i, value in zip(at, most, strict=True)]
-    return gained, np.maximum(most, 0).astype(np.float32)
+    largest = np.take_along_axis(best, at[:, None], axis=1)[:, 0]
+    gained = [positions[i] if value > 0 else -1 for i, value in zip(at, largest, strict=True)]
+    return gained, np.maximum(largest, 0).astype(np.float32)
 
 
-def _same_ranking(first: HeadReport, second: HeadReport) -> bool:
-    return (first.top.by, first.top.left_out) == (second.top.by, second.top.left_out)
+def _same_ranking(first_head: HeadReport, second_head: HeadReport) -> bool:
+    return (first_head.top.by, first_head.top.left_out) == (second_head.top.by, second_head.top.left_out)
 
 
 def _entered(before: tuple[_Aligned, HeadReport], after: tuple[_Aligned, HeadReport]) -> list[list[int]]:
     """Return, for every row, the top contributors of one side that are not among the other side's, strongest first."""
-    (first, x), (second, y) = before, after
+    (first_side, x), (second_side, y) = before, after
     if not _same_ranking(x, y):
-        return [[] for _ in second.queries]
+        return [[] for _ in second_side.queries]
     ranks = min(x.top.keys.shape[1], y.top.keys.shape[1])
-    there = dict(zip(first.sources, second.sources, strict=True))
+    there = dict(zip(first_side.sources, second_side.sources, strict=True))
     old, new = (head.top.keys[side.rows, :ranks].tolist() for side, head in (before, after))
     return [
         [key for key in row if key >= 0 and key not in carried]
@@ -427,9 +432,11 @@ def _pair(
     stage: str, sides: tuple[_Aligned, _Aligned], heads: tuple[HeadReport, HeadReport], scale: float
 ) -> MatrixPair:
     a, b = (head.stages[stage][side.rows].astype(np.float64) for side, head in zip(sides, heads, strict=True))
-    first, second = sides
+    first_side, second_side = sides
     if stage != "output":
-        return MatrixPair(stage, a[:, first.columns], b[:, second.columns], first.queries, first.keys, scale)
+        return MatrixPair(
+            stage, a[:, first_side.columns], b[:, second_side.columns], first_side.queries, first_side.keys, scale
+        )
     if a.shape != b.shape:
         raise AttnscopeError("the values are of different widths", where=f"{heads[0].ref}: output")
-    return MatrixPair(stage, a, b, first.queries, range(a.shape[1]), scale)
+    return MatrixPair(stage, a, b, first_side.queries, range(a.shape[1]), scale)

@@ -32,24 +32,24 @@ def row_changes(
         listed = order[np.abs(change[order]) >= difference.digits.least].tolist()
     omitted = np.delete(np.arange(change.size), listed).tolist()
     bars = change[listed].tolist() + [float(change[omitted].sum())] * bool(omitted)
-    shown = []
+    side_columns = []
     for n, panel in enumerate(sides):
         at = {position: index for index, position in enumerate(panel.columns.positions)}
         places = [None if (key := pair[n]) is None else at[key] for pair in columns]
-        cells = ["" if (place := places[i]) is None else panel.texts[0][place] for i in listed]
+        cells = ["" if (column_index := places[i]) is None else panel.texts[0][column_index] for i in listed]
         if omitted:
-            known = [place for i in omitted if (place := places[i]) is not None]
-            cells.append(panel.digits.text(float(panel.matrix[0][known].sum(dtype=np.float64))))
-        shown.append(Column(panel.title, cells))
+            known_columns = [column_index for i in omitted if (column_index := places[i]) is not None]
+            cells.append(panel.digits.text(float(panel.matrix[0][known_columns].sum(dtype=np.float64))))
+        side_columns.append(Column(panel.title, cells))
     cells = [difference.texts[0][i] for i in listed] + [difference.digits.text(bars[-1])] * bool(omitted)
-    shown.append(Column("difference", cells))
-    first, second = (panel.arithmetic for panel in sides)
+    side_columns.append(Column("difference", cells))
+    first_formula, second_formula = (panel.arithmetic for panel in sides)
     formulas = [(*panel.title, Span(": "), *panel.arithmetic) for panel in sides]
-    formulas = [first] if first == second else formulas
+    formulas = [first_formula] if first_formula == second_formula else formulas
     bar = ours("; the longest bar is the largest difference")
     formulas.append((Span("difference: "), *difference.title, *bar))
     largest = max(map(abs, bars)) or 1.0
     which = f"the {len(listed)} keys whose weight changes most; {show_all} lists all"
     keys = difference.columns.select(listed)
     shares = [bar / largest for bar in bars]
-    yield from row_table(difference.rows, keys, shown, shares, formulas, len(omitted), which)
+    yield from row_table(difference.rows, keys, side_columns, shares, formulas, len(omitted), which)

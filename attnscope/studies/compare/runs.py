@@ -91,17 +91,17 @@ def compare_runs(
         all_compared = all_needed or _fit([run for _, run in runs_of_all], session)
         runs = runs_of_all if all_compared else runs
     recorders = dict(enumerate(of_side.recorders for of_side in roles))
-    reports = [inspect(runs[0][1], session=session, sides=len(runs), beside=recorders.get(0))]
-    chosen = _chosen(reports[0])
+    reports = [inspect(runs[0][1], session=session, sides=len(runs), extra_recorders=recorders.get(0))]
+    chosen_indices = _chosen(reports[0])
     for index, (_, run) in enumerate(runs[1:], 1):
-        heads = {name: indices for name, indices in chosen.items() if getattr(run, name).word == "auto"}
-        report = inspect(replace(run, **heads), session=session, sides=len(runs), beside=recorders.get(index))
+        heads = {name: indices for name, indices in chosen_indices.items() if getattr(run, name).word == "auto"}
+        report = inspect(replace(run, **heads), session=session, sides=len(runs), extra_recorders=recorders.get(index))
         reports.append(_same_heads(axis, report, reports[0]) if heads else report)
     labels = _labels(axis, [as_unicode(value) for value, _ in runs])
     sides = [Side(label, report) for label, report in zip(labels, reports, strict=True)]
-    named = [*_named(runs[0][1].query, key), *(name for name in ("layer", "head") if name in selected)]
-    shown = _shown(sides[0].report, key) if columns is None else [columns]
-    comparison = compare_sides(axis, sides, shown, tolerance, stages, named, unmatched)
+    named_options = [*_named(runs[0][1].query, key), *(name for name in ("layer", "head") if name in selected)]
+    shown_by_text = _shown(sides[0].report, key) if columns is None else [columns]
+    comparison = compare_sides(axis, sides, shown_by_text, tolerance, stages, named_options, unmatched)
     if not all_compared and _left_to_auto(runs[0][1], selected):
         note = (
             "the texts are too long to compare every head at once: one was chosen; --summary finds those that move most"
@@ -149,12 +149,12 @@ def _with_every_head(
         if any(count[name] != counts[0][name] for name in left)
     ]
     every = dict.fromkeys(left, ALL)
-    given = [set(layers) for layers in (session.source(run).layers for _, run in runs) if layers is not None]
-    if unmatched or (given and "layer" in left):
+    array_layers = [set(layers) for layers in (session.source(run).layers for _, run in runs) if layers is not None]
+    if unmatched or (array_layers and "layer" in left):
         shared = {name: range(min(count[name] for count in counts)) for name in left}
         every = {name: IndexSelection(ranges=((0, numbers[-1]),)) for name, numbers in shared.items()}
-        if given and "layer" in left:  # arrays need not have every layer
-            there = set.intersection(*given, set(shared["layer"]))
+        if array_layers and "layer" in left:  # arrays need not have every layer
+            there = set.intersection(*array_layers, set(shared["layer"]))
             if not there:
                 raise UsageError("the sides have no layer in common", where=arg("layer"))
             every["layer"] = IndexSelection.of(sorted(there))
@@ -180,28 +180,32 @@ def _found_in_either(
     ]
     pairs = [pair_replaced(tokens[0], other, align(tokens[0], other)) for other in tokens[1:]]
 
-    def positions(named: PositionSelection, option: str) -> list[list[int]]:
+    def positions(selection: PositionSelection, option: str) -> list[list[int]]:
         missing: list[list[str]] = [[] for _ in tokens]
         positions_of = [
-            {*named.find(numbers, (text.text, text.pair), option, missing=lacking, spans=divided)}
+            {*selection.find(numbers, (text.text, text.pair), option, missing=lacking, spans=divided)}
             for numbers, text, lacking, divided in zip(tokens, texts, missing, spans, strict=True)
         ]
         if set(missing[0]).intersection(*missing[1:]):  # says what the first text has
-            named.find(tokens[0], (texts[0].text, texts[0].pair), option, spans=spans[0])
+            selection.find(tokens[0], (texts[0].text, texts[0].pair), option, spans=spans[0])
         reached = [{i for i, j in both if j in there} for both, there in zip(pairs, positions_of[1:], strict=True)]
-        first = positions_of[0].union(*reached)
+        first_positions = positions_of[0].union(*reached)
         other_positions = [
-            there | {j for i, j in both if i in first} for both, there in zip(pairs, positions_of[1:], strict=True)
+            there | {j for i, j in both if i in first_positions}
+            for both, there in zip(pairs, positions_of[1:], strict=True)
         ]
-        if not first or not all(other_positions):
-            raise UsageError(f"'{named}' has no counterpart in another text", where=option)
-        return [sorted(numbers) for numbers in (first, *other_positions)]
+        if not first_positions or not all(other_positions):
+            raise UsageError(f"'{selection}' has no counterpart in another text", where=option)
+        return [sorted(numbers) for numbers in (first_positions, *other_positions)]
 
     changes = [dict[str, PositionSelection]() for _ in runs]
     columns = None
-    for field, named in (("query", runs[0][1].query), ("auto_key", None if texts[0].context is not None else key)):
-        if named is not None:
-            of_sides = positions(named, arg(field.removeprefix("auto_")))
+    for field, position_selection in (
+        ("query", runs[0][1].query),
+        ("auto_key", None if texts[0].context is not None else key),
+    ):
+        if position_selection is not None:
+            of_sides = positions(position_selection, arg(field.removeprefix("auto_")))
             columns = of_sides[0] if field == "auto_key" else None
             for change, numbers in zip(changes, of_sides, strict=True):
                 change[field] = PositionSelection.of(numbers)
@@ -211,10 +215,10 @@ def _found_in_either(
 def _labels(axis: str, values: Sequence[str]) -> list[str]:
     """Name the sides by what differs, with a number if names are equal or a text is long."""
     if axis == "text" and (max(map(len, values)) > _LONGEST or len(set(values)) < len(values)):
-        return [f"text {number}" for number in range(len(values))]
+        return [f"text {index}" for index in range(len(values))]
     return [
-        f"{value} ({values[: number + 1].count(value)})" if values.count(value) > 1 else value
-        for number, value in enumerate(values)
+        f"{value} ({values[: index + 1].count(value)})" if values.count(value) > 1 else value
+        for index, value in enumerate(values)
     ]
 
 
@@ -272,14 +276,14 @@ class ReportSelection:
     stages: tuple[str, ...] | None = None
 
 
-def _same_heads(axis: str, report: Report, chosen: Report) -> Report:
+def _same_heads(axis: str, report: Report, chosen_report: Report) -> Report:
     """Leave out heads that were chosen for another layer."""
-    units = chosen.texts[0].heads.units
+    units = chosen_report.texts[0].heads.units
     if axis == "layer":
         # The n-th layer of this side takes the head that was chosen for the n-th layer of the other.
         layers = list(dict.fromkeys(unit.layer for unit in report.texts[0].heads.units))
         units = [HeadRef(layer, head) for layer, (_, head) in zip(layers, units, strict=False)]
-    if axis == "head" or len(units) != len(chosen.texts[0].heads):
+    if axis == "head" or len(units) != len(chosen_report.texts[0].heads):
         return report
     texts = []
     for text in report.texts:
@@ -296,11 +300,11 @@ def compare_reports(
     labels = _labels("report", [name for name, _ in reports])
     narrowed = [_narrowed(name, report, wanted) for name, report in reports]
     sides = [Side(label, report) for label, report in zip(labels, narrowed, strict=True)]
-    shown = _shown(sides[0].report, wanted.key)
-    for text, keys in zip(sides[0].report.texts, shown, strict=True):
+    shown_keys = _shown(sides[0].report, wanted.key)
+    for text, keys in zip(sides[0].report.texts, shown_keys, strict=True):
         _check_saved(keys or [], text.keys, "key", sides[0].label)
-    named = _named(wanted.query, wanted.key)
-    return compare_sides("report", sides, shown, tolerance, wanted.stages or STAGES, named)
+    named_options = _named(wanted.query, wanted.key)
+    return compare_sides("report", sides, shown_keys, tolerance, wanted.stages or STAGES, named_options)
 
 
 def compare_with_report(
@@ -368,8 +372,8 @@ def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
         units = [tuple(unit) for unit in text.heads.units]
         layers = _picked(wanted.layer, "layer", provenance.n_layers, [layer for layer, _ in units], name)
         heads = _picked(wanted.head, "head", provenance.n_heads, [head for _, head in units], name)
-        chosen = [units.index((layer, head)) for layer in layers for head in heads if (layer, head) in units]
-        if text.heads and not chosen:
+        chosen_indices = [units.index((layer, head)) for layer in layers for head in heads if (layer, head) in units]
+        if text.heads and not chosen_indices:
             raise UsageError(f"'{name}' has no such layer and head", where=f"{arg('layer')} and {arg('head')}")
         queries = text.queries
         if wanted.query is not None:
@@ -378,7 +382,7 @@ def _narrowed(name: str, report: Report, wanted: ReportSelection) -> Report:
             queries = sorted(wanted.query.find(text.tokens, own, arg("query"), spans=divided))
             _check_saved(queries, text.queries, "query", name)
         rows = [text.queries.index(query) for query in queries]
-        selected = replace(text, heads=_stages_of(text.heads.only(chosen), wanted.stages, name))
+        selected = replace(text, heads=_stages_of(text.heads.only(chosen_indices), wanted.stages, name))
         texts.append(narrow_rows(selected, rows))
     return replace(report, texts=texts)
 
@@ -390,7 +394,7 @@ def _picked(
     if pick is None or pick.word in ("auto", "all"):
         return list(dict.fromkeys(saved))
     picked: Sequence[int | str] = ["mean"] if pick.word else pick.numbers(count, what)
-    if missing := [str(number) for number in picked if number not in saved]:
+    if missing := [str(index) for index in picked if index not in saved]:
         message = f"'{name}' has no {what} {', '.join(missing)}"
         raise UsageError(message, where=arg(what), hint=f"it has {', '.join(dict.fromkeys(map(str, saved)))}")
     return picked
@@ -409,5 +413,5 @@ def _stages_of(heads: Heads, stages: tuple[str, ...] | None, name: str) -> Heads
     if missing := [stage for stage in stages if stage not in heads.stages]:
         message = f"'{name}' has no {', '.join(missing)}"
         raise UsageError(message, where=arg("stages"), hint=f"it has {', '.join(heads.stages) or 'none'}")
-    kept = {stage: matrices for stage, matrices in heads.stages.items() if stage in stages or stage == "weights"}
-    return replace(heads, stages=kept)
+    kept_stages = {stage: matrices for stage, matrices in heads.stages.items() if stage in stages or stage == "weights"}
+    return replace(heads, stages=kept_stages)

@@ -98,21 +98,23 @@ def present_comparison(
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]
         count = 0 if settings.summary else 1 if _is_of_all_heads(comparison) else _PRINTED
-        shown = most_moved(change, count)
-        if len(shown) < len(change.heads):
-            yield from _moved(sides, change, len(shown), settings)
+        shown_heads = most_moved(change, count)
+        if len(shown_heads) < len(change.heads):
+            yield from _moved(sides, change, len(shown_heads), settings)
             if all(_largest_change(head) == 0 for head in change.heads):
                 continue
-        printed += shown
-        for head in shown:
+        printed += shown_heads
+        for head in shown_heads:
             yield GAP
             yield from _ShownHead(sides, head, comparison.named, settings, heat).present()
     yield GAP
     of_texts = [note for side in comparison.sides for text in side.report.texts for note in text.notes]
     yield notes(dict.fromkeys(of_texts))
     heads = [head for change in comparison.changes for head in change.heads]
-    first = comparison.sides[0].report
-    several_left_out = len({head.head for text in first.texts for head in text.heads}) < first.provenance.n_heads
+    first_report = comparison.sides[0].report
+    several_left_out = (
+        len({head.head for text in first_report.texts for head in text.heads}) < first_report.provenance.n_heads
+    )
     more = ["--head all"] if several_left_out and comparison.axis not in ("head", "report") else []
     if all(head.mass is not None for head in heads):
         more += ["--query ROWS", "--pool N"]
@@ -133,8 +135,8 @@ def with_short_labels(comparison: Comparison) -> Comparison:
     if comparison.axis == "hide":
         labels = ["nothing hidden" if side.label == "none" else f"'{side.label}' hidden" for side in comparison.sides]
     else:
-        kind = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
-        labels = [kind + short_path(side.label) for side in comparison.sides]
+        prefix = f"{comparison.axis} " if comparison.axis in _NUMBERED else ""
+        labels = [prefix + short_path(side.label) for side in comparison.sides]
     if len(set(labels)) < len(labels):
         return comparison
     sides = [struct_replace(side, label=label) for side, label in zip(comparison.sides, labels, strict=True)]
@@ -156,7 +158,7 @@ def most_moved(change: Change, count: int) -> list[HeadChange]:
     return [change.heads[n] for n in order]
 
 
-def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _moved(sides: tuple[Side, Side], change: Change, shown_count: int, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present how much weight moved in every head.
 
     The grid has the second side's layers and heads; with several texts, it shows the mean. If it would show zeros, one
@@ -165,14 +167,14 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
     shares = np.array([share_moved(head) for head in change.heads])
     if np.isnan(shares).all():
         return
-    most = max(_largest_change(head) for head in change.heads)
+    largest = max(_largest_change(head) for head in change.heads)
     yield GAP
-    if (shares < _VISIBLE).all() and not np.isnan(most):
+    if (shares < _VISIBLE).all() and not np.isnan(largest):
         heads = len({head.first for head in change.heads})
         texts = " of every text" if any(head.text for head in change.heads) else ""
         summary = f"nothing: both sides have the same weights in all {heads:,} heads{texts}"
-        if most:
-            summary = f"at most {most:.1g} of a row's weight in any of {heads:,} heads{texts}"
+        if largest:
+            summary = f"at most {largest:.1g} of a row's weight in any of {heads:,} heads{texts}"
         yield paragraph((Span("what moved", "title"), Span(f"  {summary}")))
     else:
         caption = Span("  largest share of a row's weight that moved")
@@ -181,10 +183,14 @@ def _moved(sides: tuple[Side, Side], change: Change, shown: int, settings: Displ
         yield head_numbers(values, settings)
         yield GAP
         yield strongest(values, None, Listing(), settings)
-    if not shown or most == 0:
+    if not shown_count or largest == 0:
         return
     options = settings.named("--layer and --head", "layer and head")
-    follow = "the head in which most moved follows" if shown == 1 else f"the {shown} heads in which most moved follow"
+    follow = (
+        "the head in which most moved follows"
+        if shown_count == 1
+        else f"the {shown_count} heads in which most moved follow"
+    )
     yield paragraph(ours(f"{follow}; {options} select others", "dim"), remark=True)
 
 
@@ -193,10 +199,10 @@ def _mean_shares(change: Change, provenance: Provenance) -> Matrix:
     total, count = np.zeros((2, provenance.n_layers, provenance.n_heads))
     for head in change.heads:
         share = share_moved(head)
-        layer, number = head.second
-        if isinstance(layer, int) and isinstance(number, int) and not np.isnan(share):
-            total[layer, number] += share
-            count[layer, number] += 1
+        layer, head_index = head.second
+        if isinstance(layer, int) and isinstance(head_index, int) and not np.isnan(share):
+            total[layer, head_index] += share
+            count[layer, head_index] += 1
     with np.errstate(invalid="ignore"):
         return (total / count).astype(np.float32)
 
@@ -207,8 +213,8 @@ def share_moved(head: HeadChange) -> float:
     A mean over rows would count those that cannot differ, such as the rows before the first token that does.
     """
     if head.mass is not None:
-        first, second = head.mass.astype(np.float64)
-        return float(np.abs(second - first).sum() / 2 / max(first.sum(), 1e-30))
+        first_mass, second_mass = head.mass.astype(np.float64)
+        return float(np.abs(second_mass - first_mass).sum() / 2 / max(first_mass.sum(), 1e-30))
     return _largest_change(head)
 
 
@@ -224,21 +230,21 @@ def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
 
 def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the provenance of the first side, and how the others differ."""
-    first = comparison.sides[0].report
-    shown = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
+    first_report = comparison.sides[0].report
+    shown_sides = comparison.sides if comparison.axis == "text" else comparison.sides[:1]
     if comparison.axis == "hide":  # the labels say what each side hides
-        mask = first.mask
+        mask = first_report.mask
         what_if = None if mask.used == mask.own else mask.what_if
-        first = struct_replace(first, mask=struct_replace(mask, hidden=None, what_if=what_if))
-    yield from unknown_words([text for side in shown for text in side.report.texts])
+        first_report = struct_replace(first_report, mask=struct_replace(mask, hidden=None, what_if=what_if))
+    yield from unknown_words([text for side in shown_sides for text in side.report.texts])
     for side in comparison.sides[1:]:
         if comparison.axis in ("model", "tokenizer"):
-            pairs = zip(first.texts, side.report.texts, strict=True)
+            pairs = zip(first_report.texts, side.report.texts, strict=True)
             others = [other for text, other in pairs if other.tokens != text.tokens]
             yield from unknown_words(others, untrusted(side.label))
-    yield from report_header(first.provenance, first.mask, settings, cuts=first.cuts)
+    yield from report_header(first_report.provenance, first_report.mask, settings, cuts=first_report.cuts)
     for side in comparison.sides[1:]:
-        yield from random_weights_of(side.label, side.report.provenance, first.provenance)
+        yield from random_weights_of(side.label, side.report.provenance, first_report.provenance)
     labels = untrusted(comparison.sides[0].label)
     for n, side in enumerate(comparison.sides[1:]):
         labels += (Span(", " if n else " → "), *untrusted(side.label))
@@ -249,9 +255,9 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
         for side in comparison.sides[1:]:
             mask = side.report.mask
             own = own_mask_name(side.report.provenance)
-            if describe_used(mask) != describe_used(first.mask):
+            if describe_used(mask) != describe_used(first_report.mask):
                 lines.append(("mask", (*untrusted(side.label), Span(": "), *describe_mask(mask, own))))
-    elif used and first.mask.what_if is None:
+    elif used and first_report.mask.what_if is None:
         lines = [("compare", (*line, Span(WHAT_IF.get(str(used.pop()), ""))))]
     if comparison.axis == "mask":
         for side in comparison.sides[1:]:
@@ -259,11 +265,11 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
                 lines.append(("", (*untrusted(side.label), Span(": "), *effect)))
     yield Facts(lines)
     yield notes([*_other_notes(comparison), *comparison.notes])
-    for several in zip(*(side.report.texts for side in shown), strict=True):
-        written = [text.text for text in several]
-        differs = next((n for n, letters in enumerate(zip_longest(*written)) if len(set(letters)) > 1), 0)
-        differs = written[0].rfind(" ", 0, differs) + 1  # the start of the first word that differs
-        for side, text in zip(shown, several, strict=True):
+    for several in zip(*(side.report.texts for side in shown_sides), strict=True):
+        strings = [text.text for text in several]
+        differs = next((n for n, letters in enumerate(zip_longest(*strings)) if len(set(letters)) > 1), 0)
+        differs = strings[0].rfind(" ", 0, differs) + 1  # the start of the first word that differs
+        for side, text in zip(shown_sides, several, strict=True):
             if comparison.axis == "hide":
                 text = struct_replace(text, hidden=[])
             name = "text" if len(side.report.texts) == 1 else f"text {text.index}"
@@ -307,18 +313,20 @@ class _ShownHead:
         same = head.first == head.second
         which = str(head.first) if same else f"{head.first} → {head.second}"
         where = f"  text {head.text}" if len(sides[0].report.texts) > 1 else ""
-        chosen_rules = [shown.chosen for shown in self.heads if shown.chosen and not settings.data_only]
-        chosen = (Span("  "), *untrusted(chosen_rules[0])) if chosen_rules else ()
+        chosen_rules = [
+            head_report.chosen for head_report in self.heads if head_report.chosen and not settings.data_only
+        ]
+        rule_spans = (Span("  "), *untrusted(chosen_rules[0])) if chosen_rules else ()
         between = (Span("  "), *arrow([side.label for side in sides])) if same else ()
-        yield paragraph((Span(which, "title"), Span(where), *between, *chosen))
+        yield paragraph((Span(which, "title"), Span(where), *between, *rule_spans))
         yield from self._alone()
         yield from self._partial()
         yield GAP
         # maps are in place of matrices, or beside selected rows
-        for text, shown, side in zip(self.reports, self.heads, sides, strict=True):
-            if shown.pooled is not None:
+        for text, head_report, side in zip(self.reports, self.heads, sides, strict=True):
+            if head_report.pooled is not None:
                 yield paragraph(untrusted(side.label, "bold"))
-                yield weight_map(text, shown.pooled)
+                yield weight_map(text, head_report.pooled)
                 yield GAP
         if head.mass is not None:
             yield from _moved_sources(self.reports[0].sources, head, sides)
@@ -352,29 +360,29 @@ class _ShownHead:
         if few and _largest_change(self.head) == 0:  # there are no rows where most moves
             yield from self._moves()
             return
-        shown = self
+        shown_head = self
         left_out = dict[str, tuple[str, int, int]]()
         if "query" in few:
             rows = _largest(np.abs(self._differences(columns)).sum(1), FEW)
-            shown = replace(self, head=take(self.head, "query", rows))
+            shown_head = replace(self, head=take(self.head, "query", rows))
             option = self.settings.named("--query", "query")
             left_out[option] = "rows", len(rows), len(self.head.queries)
         if "key" in few:
-            most = _largest(np.abs(shown._differences(columns)).sum(0), FEW)
-            left_out[self.settings.named("--key", "key")] = "columns", len(most), len(columns)
-            columns = [columns[n] for n in most]
+            largest_columns = _largest(np.abs(shown_head._differences(columns)).sum(0), FEW)
+            left_out[self.settings.named("--key", "key")] = "columns", len(largest_columns), len(columns)
+            columns = [columns[n] for n in largest_columns]
         if left_out:
             counts = " and ".join(f"{count} of {of:,} {what}" for what, count, of in left_out.values())
             ranges = " and ".join(f"{option} 0:{of}" for option, (_, _, of) in left_out.items())
             show = "show" if len(left_out) > 1 else "shows"
             yield paragraph(ours(f"{counts}, where most weight moves; {ranges} {show} all", "dim"), remark=True)
-        panels = [shown._weights(n, columns) for n in range(2)]
-        panels.append(shown._difference(columns))
+        panels = [shown_head._weights(n, columns) for n in range(2)]
+        panels.append(shown_head._difference(columns))
         if left_out:
             panels = [struct_replace(panel, columns=replace(panel.columns, announced=True)) for panel in panels]
         yield Matrices(panels, self.heat)
         yield GAP
-        yield from shown._moves()
+        yield from shown_head._moves()
 
     def _alone(self) -> Iterator[ViewPart]:
         both = self.head.only_first, self.head.only_second
@@ -392,19 +400,19 @@ class _ShownHead:
         if partial is None:
             return
         for side, keys, of, outside in zip(self.sides, partial.keys, partial.of, partial.outside, strict=True):
-            known = outside[~np.isnan(outside)]
-            if keys < of and known.size:
-                low, high = (f"{share:.2f}" for share in (known.min(), known.max()))
+            known_shares = outside[~np.isnan(outside)]
+            if keys < of and known_shares.size:
+                low, high = (f"{share:.2f}" for share in (known_shares.min(), known_shares.max()))
                 share = low if low == high else f"{low} to {high}"
                 text = Span(f" has {keys} of {of} keys; {share} of each row's weight is outside", "remark")
                 yield paragraph((*untrusted(side.label, "remark"), text))
 
     def _rows(self, side: int | None = None) -> Axis:
         """Return the queries as a side labels them, or by both texts' tokens if one replaces another."""
-        first, second = (text.tokens for text in self.reports)
+        first_tokens, second_tokens = (text.tokens for text in self.reports)
         if side is not None and any(i != j for i, j in self.head.queries):
-            return token_axis("query", (first, second)[side], [pair[side] for pair in self.head.queries])
-        return both_axis("query", first, second, self.head.queries)
+            return token_axis("query", (first_tokens, second_tokens)[side], [pair[side] for pair in self.head.queries])
+        return both_axis("query", first_tokens, second_tokens, self.head.queries)
 
     def _weights(self, side: int, columns: "Columns") -> Panel:
         """Return the weights of one side over the aligned tokens and its tokens without a counterpart."""
@@ -419,8 +427,8 @@ class _ShownHead:
         return matrix_panel(matrix, masked, axes, label, caption, self.settings)
 
     def _difference(self, columns: "Columns") -> Panel:
-        first, second = self.reports
-        axis = both_axis(source_kind(first), first.sources, second.sources, columns)
+        first_text, second_text = self.reports
+        axis = both_axis(source_kind(first_text), first_text.sources, second_text.sources, columns)
         labels = (*untrusted(self.sides[1].label), Span(" − "), *untrusted(self.sides[0].label))
         masked = (np.isnan(self.head.entropy[0]) | np.isnan(self.head.entropy[1])).tolist()
         axes = (self._rows(), axis)
@@ -437,15 +445,19 @@ class _ShownHead:
 
     def _differences(self, columns: "Columns") -> Matrix:
         """Return the second side's weights minus the first's; a missing column has weight 0."""
-        first, second = (self._on_keys(n, [column[n] for column in columns]).astype(np.float64) for n in range(2))
-        return (second - first).astype(np.float32)
+        first_weights, second_weights = (
+            self._on_keys(n, [column[n] for column in columns]).astype(np.float64) for n in range(2)
+        )
+        return (second_weights - first_weights).astype(np.float32)
 
     def _moves(self) -> Iterator[ViewPart]:
         """Present how much weight moved for each token, from where to where, and which contributors are new."""
         head = self.head
         if not _is_visible(head):
-            most = _largest_change(head)
-            change = f"at most {most:.1g} of a row's weight" if most else "nothing: both sides have the same weights"
+            largest = _largest_change(head)
+            change = (
+                f"at most {largest:.1g} of a row's weight" if largest else "nothing: both sides have the same weights"
+            )
             where = "this mean" if "mean" in head.first else "this head"
             yield paragraph((Span("what moved", "bold"), Span(f"  {change} in {where}", "dim")))
             return
@@ -507,15 +519,15 @@ def _largest(values: Matrix, count: int) -> list[int]:
 
 def _moved_sources(sources: Sequence[Token], head: HeadChange, sides: tuple[Side, Side]) -> Iterator[ViewPart]:
     assert head.mass is not None
-    first, second = head.mass.astype(np.float64)
-    change = second - first
+    first_mass, second_mass = head.mass.astype(np.float64)
+    change = second_mass - first_mass
     order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
     caption = f"  {100 * share_moved(head):.0f} % of all weight; sources whose total weight changes most:"
     yield paragraph((Span("what moved", "bold"), Span(caption, "dim")))
     if order:
         columns = [
             Column(untrusted(side.label), [f"{values[key]:,.1f}" for key in order])
-            for side, values in zip(sides, (first, second), strict=True)
+            for side, values in zip(sides, (first_mass, second_mass), strict=True)
         ]
         columns.append(Column("change", [formatted(change[key], "+z,.1f") for key in order]))
         yield Table("source", columns, token_axis("source", sources, order), indent=0)
@@ -548,27 +560,33 @@ def shown_columns(reports: Sequence[TextReport], head: HeadChange) -> Columns:
 
 
 def both_axis(
-    kind: AxisKind, first: Sequence[Token], second: Sequence[Token], pairs: Sequence[tuple[int | None, int | None]]
+    axis_kind: AxisKind,
+    first_tokens: Sequence[Token],
+    second_tokens: Sequence[Token],
+    pairs: Sequence[tuple[int | None, int | None]],
 ) -> Axis:
     """Return the axis of tokens of two texts: `4 river│lake`; `5│ bank│` is only in the first text."""
-    names = [_both(first, second, pair) for pair in pairs]
-    special = [first[i].special if i is not None else second[j or 0].special for i, j in pairs]
+    names = [_both(first_tokens, second_tokens, pair) for pair in pairs]
+    special = [first_tokens[i].special if i is not None else second_tokens[j or 0].special for i, j in pairs]
     positions = [i if i is not None else j or 0 for i, j in pairs]
-    total = len(first) + sum(i is None for i, _ in pairs)
-    return Axis(kind, positions, names, special, total, [_number(*pair) for pair in pairs])
+    total = len(first_tokens) + sum(i is None for i, _ in pairs)
+    return Axis(axis_kind, positions, names, special, total, [_number(*pair) for pair in pairs])
 
 
-def _number(first: int | None, second: int | None) -> str:
+def _number(first_position: int | None, second_position: int | None) -> str:
     """Write the position, or both positions if they differ."""
-    if first == second:
-        return str(first)
-    return "│".join("" if position is None else str(position) for position in (first, second))
+    if first_position == second_position:
+        return str(first_position)
+    return "│".join("" if position is None else str(position) for position in (first_position, second_position))
 
 
-def _both(first: Sequence[Token], second: Sequence[Token], pair: tuple[int | None, int | None]) -> Span:
+def _both(first_tokens: Sequence[Token], second_tokens: Sequence[Token], pair: tuple[int | None, int | None]) -> Span:
     """Name a token, or two that replace each other: `river│lake`; `river│` is only in the first text."""
-    here = [(text, at) for text, at in zip((first, second), pair, strict=True) if at is not None]
-    names = ["" if at is None else token_span(text, at).text for text, at in zip((first, second), pair, strict=True)]
+    here = [(text, at) for text, at in zip((first_tokens, second_tokens), pair, strict=True) if at is not None]
+    names = [
+        "" if at is None else token_span(text, at).text
+        for text, at in zip((first_tokens, second_tokens), pair, strict=True)
+    ]
     if names[0] == names[1]:
         return token_span(*here[0])
     unknown = any(text[at].unknown for text, at in here)
@@ -590,8 +608,8 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
 
 def _largest_change(head: HeadChange) -> float:
     """Return the largest share of a row's weight that moved; NaN if none is known."""
-    known = head.total_variation[~np.isnan(head.total_variation)]
-    return float(known.max()) if known.size else float("nan")
+    known_changes = head.total_variation[~np.isnan(head.total_variation)]
+    return float(known_changes.max()) if known_changes.size else float("nan")
 
 
 def _is_visible(head: HeadChange) -> bool:

@@ -113,8 +113,10 @@ class Judge:
         passed = bool(stages) and not unmatched and not any(stage.beyond for stage in stages)
         tolerance = self.tolerance
         heads = len(self._heads)
-        first = min(self._layers, default=None)
-        return Verdict(tolerance.absolute, tolerance.relative, passed, stages, list(unmatched), heads, of_heads, first)
+        first_layer = min(self._layers, default=None)
+        return Verdict(
+            tolerance.absolute, tolerance.relative, passed, stages, list(unmatched), heads, of_heads, first_layer
+        )
 
 
 def failure(comparison: Comparison) -> AttnscopeError | None:
@@ -181,9 +183,9 @@ def allowed(verdict: Verdict) -> str:
     return f"{limit} ({absolute}{', '.join(scaled)}: {_typed(verdict.absolute)} of their layer's largest value)"
 
 
-def _typed(number: float) -> str:
+def _typed(value: float) -> str:
     """Write a number in its shortest form: `1e-5`, not `1e-05`."""
-    return re.sub(r"e([-+])0", r"e\1", f"{number:g}")
+    return re.sub(r"e([-+])0", r"e\1", f"{value:g}")
 
 
 def conclusion(comparison: Comparison, verdict: Verdict) -> str:
@@ -200,13 +202,13 @@ def conclusion(comparison: Comparison, verdict: Verdict) -> str:
 
 def _heads(comparison: Comparison, verdict: Verdict) -> str:
     """Count the compared heads, `4 of 16 heads` or `2 means over heads (the model has 16)`, and several texts."""
-    first = comparison.sides[0].report
-    means = any("mean" in (head.layer, head.head) for text in first.texts for head in text.heads)
+    first_report = comparison.sides[0].report
+    means = any("mean" in (head.layer, head.head) for text in first_report.texts for head in text.heads)
     if means:
         heads = f"{counted(verdict.heads, 'mean')} over heads (the model has {verdict.of_heads:,})"
     else:
         heads = f"{verdict.heads:,} of {counted(verdict.of_heads, 'head')}"
-    texts = f" in {len(first.texts):,} texts" if len(first.texts) > 1 else ""
+    texts = f" in {len(first_report.texts):,} texts" if len(first_report.texts) > 1 else ""
     return heads + texts
 
 
@@ -215,10 +217,10 @@ def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
     cell = stage.cell
     if cell.difference == 0:
         return f"equal in all {stage.compared:,} cells" if stage.compared > 1 else "equal in one cell"
-    place = where(comparison, stage).replace(f", {stage.stage}, ", ", ", 1)
+    location = where(comparison, stage).replace(f", {stage.stage}, ", ", ", 1)
     size = "infinite (one side is masked)" if cell.difference is None else f"{cell.difference:.3g}"
     if stage.scale > 1 and cell.difference is not None:
         size += f" ({_share(stage)})"
     beyond = f"{stage.beyond:,} of {stage.compared:,} cells do not agree; " if stage.beyond else ""
     values = " → ".join("masked" if value is None else f"{value:.9g}" for value in (cell.first, cell.second))
-    return f"{beyond}the largest difference is {size}: {place}: {values}"
+    return f"{beyond}the largest difference is {size}: {location}: {values}"

@@ -28,10 +28,10 @@ class AnyTokenizer:
         self.tokenizer = tokenizer
         special_ids: dict[str, int | None] = {}
         for name in ("bos", "eos", "pad", "cls", "sep"):
-            number = getattr(tokenizer, f"{name}_token_id", None)
-            if number is None and (name == "pad" or tokenizer is None or not hasattr(tokenizer, "eos_token_id")):
-                number = getattr(config, f"{name}_token_id", None)
-            special_ids[name] = number if isinstance(number, int) and number >= 0 else None
+            token_id = getattr(tokenizer, f"{name}_token_id", None)
+            if token_id is None and (name == "pad" or tokenizer is None or not hasattr(tokenizer, "eos_token_id")):
+                token_id = getattr(config, f"{name}_token_id", None)
+            special_ids[name] = token_id if isinstance(token_id, int) and token_id >= 0 else None
         for name, piece in (("cls", "[CLS]"), ("sep", "[SEP]")):
             if special_ids[name] is None and hasattr(tokenizer, "token_to_id"):
                 special_ids[name] = tokenizer.token_to_id(piece)
@@ -63,20 +63,20 @@ class AnyTokenizer:
         tokens = [token for token in encoding if special or not token.special]
         return {"input_ids": [token.id for token in tokens], "token_type_ids": [token.type_id for token in tokens]}
 
-    def spell(self, number: int) -> str:
+    def spell(self, token_id: int) -> str:
         """Spell a token."""
         tokenizer = self.tokenizer
         try:
             if hasattr(tokenizer, "spelled"):
-                return str(tokenizer.spelled(number)[1])
+                return str(tokenizer.spelled(token_id)[1])
             for name in ("convert_ids_to_tokens", "id_to_token"):
                 if hasattr(tokenizer, name):
-                    text = str(tokenizer.decode([number])) if hasattr(tokenizer, "decode") else ""
+                    text = str(tokenizer.decode([token_id])) if hasattr(tokenizer, "decode") else ""
                     readable = text and "\N{REPLACEMENT CHARACTER}" not in text
-                    return text if readable else str(getattr(tokenizer, name)(number))
+                    return text if readable else str(getattr(tokenizer, name)(token_id))
         except (IndexError, KeyError, OverflowError, TypeError, ValueError):
             pass
-        return f"#{number}"
+        return f"#{token_id}"
 
 
 def ordinary_ids(vocab_size: int, special: SpecialIds) -> Sequence[int]:

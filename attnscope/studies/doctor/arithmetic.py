@@ -199,8 +199,8 @@ def softcap(exam: Examination) -> list[Evidence]:
 
 def score_range(exam: Examination) -> list[Evidence]:
     """Check that scores fit into the type that the model runs in."""
-    kind = str(exam.subject.dtype).removeprefix("torch.")
-    return _measured(exam, "score_range", NO_INTERFACE, f"q·k does not fit into {kind}")
+    dtype_name = str(exam.subject.dtype).removeprefix("torch.")
+    return _measured(exam, "score_range", NO_INTERFACE, f"q·k does not fit into {dtype_name}")
 
 
 def _measured(exam: Examination, name: str, nothing: str, reason: str) -> list[Evidence]:

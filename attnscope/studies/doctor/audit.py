@@ -119,9 +119,9 @@ class Audit:
         if repeated and key in self._masks:
             return self._masks[key]
         bias = call.named.get("position_bias")
-        named = {} if bias is None else {"position_bias": bias.masked_fill(bias > -1e3, 0.0)}
+        arguments = {} if bias is None else {"position_bias": bias.masked_fill(bias > -1e3, 0.0)}
         try:
-            weights = weights_of(call, torch.zeros_like(call.q), **named)
+            weights = weights_of(call, torch.zeros_like(call.q), **arguments)
         except (RuntimeError, TypeError, ValueError, IndexError):
             return None
         if repeated:
@@ -238,8 +238,8 @@ class Audit:
             self.returned += 1
             if "returned_weights" in self.findings and self._is_large(call):
                 return
-            kept = weights_of(call, call.q)
-            gap = (call.weights.double() - kept.double()).abs().masked_fill(~real[:, None, :, None], 0.0)
+            recomputed = weights_of(call, call.q)
+            gap = (call.weights.double() - recomputed.double()).abs().masked_fill(~real[:, None, :, None], 0.0)
             self._measure("returned_weights", call, gap, max(1e-5, 4 * float(torch.finfo(call.q.dtype).eps)))
 
     def _arithmetic(self, call: BackendCall, seen: Tensor, real: Tensor) -> None:
@@ -291,10 +291,10 @@ class Audit:
         self._measure("softcap", call, gap, apart / 3)
 
     @staticmethod
-    def _worst(kept: dict[str, Finding], name: str, finding: Finding) -> None:
-        known = kept.get(name)
-        if known is None or (finding.share, finding.cells) > (known.share, known.cells):
-            kept[name] = finding
+    def _worst(worst_findings: dict[str, Finding], name: str, finding: Finding) -> None:
+        worst = worst_findings.get(name)
+        if worst is None or (finding.share, finding.cells) > (worst.share, worst.cells):
+            worst_findings[name] = finding
 
 
 @dataclass(frozen=True)
@@ -367,18 +367,18 @@ class Rounding:
         return values if self.seed is None else values * (1 + self._unit * self.noise(values))
 
 
-def weights_of(call: BackendCall, q: Tensor, **named: Any) -> Tensor:
+def weights_of(call: BackendCall, q: Tensor, **arguments: Any) -> Tensor:
     """Return the weights that a backend gives these queries, (B, H, Q, K)."""
     n_keys = call.k.shape[2]
     width = call.v.shape[-1]
     if "dropout" in call.named:
-        named = {"dropout": 0.0, **named}
+        arguments = {"dropout": 0.0, **arguments}
     parts = []
     for start in range(0, n_keys, width):
         v = torch.zeros_like(call.v)
         count = min(width, n_keys - start)
         v[:, :, start : start + count, :count] = torch.eye(count, dtype=v.dtype, device=v.device)
-        parts.append(call.again(q, v, **named)[..., :count])
+        parts.append(call.again(q, v, **arguments)[..., :count])
     return torch.cat(parts, -1).nan_to_num(0.0)
 
 
@@ -410,13 +410,13 @@ def window_of(config: Any, call: BackendCall) -> tuple[int | None, bool]:
     """Return the window that a config gives a layer (None for none), and whether its kind is known."""
     kinds = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
-    number = layer_number(call)
+    layer = layer_number(call)
     width = window if isinstance(window, int) and window > 0 else None
-    if isinstance(kinds, list | tuple) and number < len(kinds):
-        kind = kinds[number]
-        if kind == "sliding_attention":
+    if isinstance(kinds, list | tuple) and layer < len(kinds):
+        layer_type = kinds[layer]
+        if layer_type == "sliding_attention":
             return width, width is not None
-        return None, kind == "full_attention"
+        return None, layer_type == "full_attention"
     if getattr(config, "use_sliding_window", True) is False:
         return None, True
     other_keys = ("attention_window", "local_attention", "attention_chunk_size", "window_size", "attention_types")

@@ -55,8 +55,8 @@ class ExaminedBatch:
         """Yield the row of every document, and the places of its tokens in the row."""
         if self.documents is not None:
             for row, numbers in enumerate(self.documents):
-                for number in dict.fromkeys(n for n in numbers.tolist() if n >= 0):
-                    yield row, (numbers == number).nonzero()[:, 0]
+                for document in dict.fromkeys(n for n in numbers.tolist() if n >= 0):
+                    yield row, (numbers == document).nonzero()[:, 0]
 
     def side(self) -> str:
         """Return the side of the padding: `left`, `right`, `both` or `none`."""
@@ -81,15 +81,15 @@ class ExaminedBatch:
         if self.allowed is not None:
             return self.allowed
         length = self.ids.shape[1]
-        place = torch.arange(length, device=self.ids.device)
+        position = torch.arange(length, device=self.ids.device)
         allowed = torch.ones(len(self.ids), length, length, dtype=torch.bool, device=self.ids.device)
         if causal:
-            allowed &= place[:, None] >= place
+            allowed &= position[:, None] >= position
             if self.prefix is not None:
-                inside = place < self.prefix[:, None]
+                inside = position < self.prefix[:, None]
                 allowed |= inside[:, :, None] & inside[:, None]
         if window is not None:
-            distance = place[:, None] - place
+            distance = position[:, None] - position
             # transformers counts the token itself in causal windows, and not in those to both sides
             allowed &= distance < window if causal else distance.abs() <= window
         if self.documents is not None:
@@ -98,7 +98,7 @@ class ExaminedBatch:
 
 
 def read_batch(
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     special: SpecialIds,
     *,
     name: str = "batch",
@@ -110,16 +110,16 @@ def read_batch(
     """Read tokens, masks, positions, documents and labels of a batch.
 
     Args:
-        given: The batch: input_ids, and other inputs of the model.
+        inputs: The batch: input_ids, and other inputs of the model.
         name: Name in reports.
         documents: Number of each token's document, (B, T), if the caller knows it.
         prefix: Length of the prefix whose tokens see each other: a number, or one for each row.
         padding: Which tokens are padding, if the caller knows it.
         rows: Rows to look at; None for all.
     """
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{type(given).__name__} is not a batch", where="batch", hint="pass a dict of tensors")
-    tensors = {key: _tensor(value) for key, value in given.items()}
+    if not isinstance(inputs, Mapping):
+        raise UsageError(f"{type(inputs).__name__} is not a batch", where="batch", hint="pass a dict of tensors")
+    tensors = {key: _tensor(value) for key, value in inputs.items()}
     ids = tensors.get("input_ids")
     if not isinstance(ids, Tensor) or ids.ndim != 2 or not ids.numel():
         raise UsageError("has no input_ids of (rows, tokens)", where="batch", hint="pass what the model is called with")
@@ -223,8 +223,8 @@ def _documents(
     for key in _LENGTH_KEYS:
         ends = tensors.get(key)
         if isinstance(ends, Tensor) and ends.ndim == 1 and len(ids) == 1 and int(ends[-1]) <= ids.shape[1]:
-            place = torch.arange(ids.shape[1], device=ids.device)
-            return torch.bucketize(place, ends[1:].to(place), right=True)[None], key
+            columns = torch.arange(ids.shape[1], device=ids.device)
+            return torch.bucketize(columns, ends[1:].to(columns), right=True)[None], key
     if attended is not None and not attended.is_floating_point() and int(attended.max()) > 1:
         return attended.long() - 1, "attention_mask"
     if positions is not None:
@@ -235,8 +235,8 @@ def _documents(
         elif special.pad is not None and special.pad != special.eos:
             starts = starts & (ids[:, 1:] != special.pad)
         if starts.any():
-            first = torch.zeros_like(starts[:, :1])
-            return torch.cat((first, starts), 1).long().cumsum(1), "position_ids"
+            first_column = torch.zeros_like(starts[:, :1])
+            return torch.cat((first_column, starts), 1).long().cumsum(1), "position_ids"
     if allowed is not None:
         after = ~torch.stack([allowed[:, i, i - 1] | allowed[:, i - 1, i] for i in range(1, ids.shape[1])], 1)
         seen = allowed.any(1)
@@ -289,25 +289,25 @@ def probe(rows: Sequence[Sequence[int]], side: str, pad: int, *, with_positions:
     ids = torch.full((len(rows), length), pad)
     mask = torch.zeros_like(ids)
     for n, row in enumerate(rows):
-        place = slice(length - len(row), None) if side == "left" else slice(len(row))
-        ids[n, place] = torch.tensor(row)
-        mask[n, place] = 1
-    given = {"input_ids": ids, "attention_mask": mask}
+        columns = slice(length - len(row), None) if side == "left" else slice(len(row))
+        ids[n, columns] = torch.tensor(row)
+        mask[n, columns] = 1
+    inputs = {"input_ids": ids, "attention_mask": mask}
     positions = None
     if with_positions:
         positions = (mask.cumsum(1) - 1).clamp_min(0)
-        given["position_ids"] = positions
+        inputs["position_ids"] = positions
     name = f"{len(rows)} texts padded on the {side}" if len(set(map(len, rows))) > 1 else f"{len(rows)} texts"
-    return ExaminedBatch(name, given, ids, mask == 0, attended=mask != 0, positions=positions)
+    return ExaminedBatch(name, inputs, ids, mask == 0, attended=mask != 0, positions=positions)
 
 
 def packed_probe(rows: Sequence[Sequence[int]]) -> ExaminedBatch:
     """Return texts in one row, with position_ids that restart, as padding-free training gives them."""
     ids = torch.tensor([[token for row in rows for token in row]])
-    positions = torch.tensor([[place for row in rows for place in range(len(row))]])
+    positions = torch.tensor([[position for row in rows for position in range(len(row))]])
     documents = torch.tensor([[n for n, row in enumerate(rows) for _ in row]])
-    given = {"input_ids": ids, "position_ids": positions}
+    inputs = {"input_ids": ids, "position_ids": positions}
     return ExaminedBatch(
-        f"{len(rows)} packed texts", given, ids, torch.zeros_like(ids, dtype=torch.bool), documents, "position_ids",
+        f"{len(rows)} packed texts", inputs, ids, torch.zeros_like(ids, dtype=torch.bool), documents, "position_ids",
         positions=positions,
     )  # fmt: skip

@@ -37,18 +37,18 @@ def examine_checkpoint(
     name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
-    kept = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
-    ignored = tuple(key for key in folder.config if key not in kept)
-    folder = replace_fields(folder, config=kept)
-    named = str(kept.get("dtype") or kept.get("torch_dtype") or "float32").removeprefix("torch.")
-    dtype = values.get("dtype") or (named if named in DTYPE_BYTES else "float32")
+    kept_config = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
+    ignored = tuple(key for key in folder.config if key not in kept_config)
+    folder = replace_fields(folder, config=kept_config)
+    dtype_name = str(kept_config.get("dtype") or kept_config.get("torch_dtype") or "float32").removeprefix("torch.")
+    dtype = values.get("dtype") or (dtype_name if dtype_name in DTYPE_BYTES else "float32")
     numbers = sum(prod(tensor.shape) for tensor in folder.tensors.values())
     need = {"tensors": numbers * 4, "weights": numbers * DTYPE_BYTES[dtype]}
     if dtype != "float32":
         need["a copy in float32"] = numbers * 4
     require_memory(need, memory_bound(run.max_memory))
-    kind = find_model_class(folder)
-    trust = check_own_code(folder, kind, trusted=run.trust_config)
+    model_class = find_model_class(folder)
+    trust = check_own_code(folder, model_class, trusted=run.trust_config)
     found = find_tokenizer(folder, run.tokenizer).tokenizer
     own_tokenizer = None if isinstance(found, MissingTokenizer) else found
     if progress is not None:

@@ -83,9 +83,9 @@ def type_ids(exam: Examination) -> list[Evidence]:
     rows = getattr(exam.subject.config, "type_vocab_size", None)
     takes = exam.subject.takes("token_type_ids")
     if not takes or not isinstance(rows, int) or rows < 1:
-        given = [batch for batch in exam.batches if batch.types is not None and bool(batch.types.any())]
+        typed_batches = [batch for batch in exam.batches if batch.types is not None and bool(batch.types.any())]
         reason = "the batch has token_type_ids, and the model has no token types"
-        return [unknown(batch.name, reason) for batch in given] or [
+        return [unknown(batch.name, reason) for batch in typed_batches] or [
             inapplicable("the model", "the model has no token types")
         ]
     evidence = [_types_of(exam, batch, rows) for batch in exam.batches]
@@ -96,8 +96,8 @@ def type_ids(exam: Examination) -> list[Evidence]:
             if rows > 1:
                 evidence.append(unknown("the tokenizer", "the tokenizer gives no token_type_ids for a pair of texts"))
         elif max(types, default=0) >= rows:
-            known = "only type 0" if rows == 1 else f"types 0 to {rows - 1}"
-            reason = f"the tokenizer gives a second text type {max(types)}, and the model has {known}: pass no pairs"
+            allowed = "only type 0" if rows == 1 else f"types 0 to {rows - 1}"
+            reason = f"the tokenizer gives a second text type {max(types)}, and the model has {allowed}: pass no pairs"
             evidence.append(unknown("a pair of texts", reason))
         elif not evidence:
             evidence.append(ok("a pair of texts", max(types, default=0), rows - 1))
@@ -165,9 +165,9 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
     for row in range(len(batch.ids)):
         places = batch.real[row].nonzero()[:, 0].tolist()
         ids = batch.ids[row].tolist()
-        firsts = [place for n, place in enumerate(places)
+        firsts = [position for n, position in enumerate(places)
                   if n == 0 or (batch.documents is not None
-                                and batch.documents[row, place] != batch.documents[row, places[n - 1]])]  # fmt: skip
+                                and batch.documents[row, position] != batch.documents[row, places[n - 1]])]  # fmt: skip
         end = special.sep if special.sep is not None and special.cls is not None else special.eos
         for n, (here, after) in enumerate(pairwise(places)):
             token = ids[after]
@@ -178,8 +178,8 @@ def _specials_of(exam: Examination, batch: ExaminedBatch, begin: int | None, *, 
                 return wrong(batch.name, 2, 1, exam.token(batch, row, after), f"two {name} follow each other")
             if token == end and end != special.pad and n + 2 == len(places):
                 return wrong(batch.name, 2, 1, exam.token(batch, row, after), f"the row ends with two {name}")
-        starts += sum(begin is not None and ids[place] == begin for place in places)
-        missing += [(row, place) for place in firsts if begin is not None and ids[place] != begin]
+        starts += sum(begin is not None and ids[position] == begin for position in places)
+        missing += [(row, position) for position in firsts if begin is not None and ids[position] != begin]
     if begin is None:
         return unknown(batch.name, "the begin token is not known")
     if missing and adds and not starts:
@@ -216,9 +216,9 @@ def _teacher(batch: ExaminedBatch) -> Evidence:
     labels = batch.given.get("labels")
     if not isinstance(ids, Tensor) or not isinstance(labels, Tensor) or ids.shape != labels.shape:
         return unknown(batch.name, "the model makes decoder_input_ids of the labels itself")
-    kept = labels != IGNORED
-    equal = float((ids == labels)[kept].float().mean()) if kept.any() else 0.0
-    shifted = kept[:, 1:]
+    valid = labels != IGNORED
+    equal = float((ids == labels)[valid].float().mean()) if valid.any() else 0.0
+    shifted = valid[:, 1:]
     right = float((ids[:, 1:] == labels[:, :-1])[shifted].float().mean()) if shifted.any() else 0.0
     if equal >= _AGREE and right < _APART:
         reason = "decoder_input_ids are the labels: the decoder reads what it is to predict"
@@ -256,9 +256,9 @@ def _offset(batch: ExaminedBatch) -> int | None:
     shares = dict[int, float]()
     for offset in (0, 1, 2, -1):
         shifted = labels[:, -offset:] if offset < 0 else labels[:, : labels.shape[1] - offset]
-        kept = shifted != IGNORED
+        valid = shifted != IGNORED
         tokens = batch.ids[:, :offset] if offset < 0 else batch.ids[:, offset:]
-        shares[offset] = float((shifted == tokens)[kept].float().mean()) if kept.any() else 0.0
+        shares[offset] = float((shifted == tokens)[valid].float().mean()) if valid.any() else 0.0
     best = max(shares, key=shares.__getitem__)
     other_shares = [share for offset, share in shares.items() if offset != best]
     return best if shares[best] >= _AGREE and max(other_shares) < max(_APART, shares[best] - 0.2) else None

@@ -74,16 +74,16 @@ def _stepwise(case: Case, what: str, sizes: Callable[[int], list[int]]) -> Evide
     for size in sizes(length):
         if size < 1:
             continue
-        given: dict[str, Any] = {**batch.given, side: ids[:, done : done + size]}
+        step_inputs: dict[str, Any] = {**batch.given, side: ids[:, done : done + size]}
         if not exam.two_halves:
             if batch.attended is not None:
-                given["attention_mask"] = batch.given["attention_mask"][:, : done + size]
+                step_inputs["attention_mask"] = batch.given["attention_mask"][:, : done + size]
             if "position_ids" in batch.given:
-                given["position_ids"] = batch.given["position_ids"][:, done : done + size]
+                step_inputs["position_ids"] = batch.given["position_ids"][:, done : done + size]
         if past is not None:
-            given[cache_name] = past
+            step_inputs[cache_name] = past
         with exam.subject.under(case.backend):
-            step_output = exam.subject.raw(given, use_cache=True)
+            step_output = exam.subject.raw(step_inputs, use_cache=True)
         past = getattr(step_output, cache_name, None)
         output = first_tensor(step_output)
         if past is None or output is None:
@@ -101,9 +101,11 @@ def dropout(exam: Examination) -> list[Evidence]:
     if not batches:
         return [unknown("the model", NO_PROBES)]
     evidence = []
-    kind = torch.nn.modules.dropout._DropoutNd
+    dropout_class = torch.nn.modules.dropout._DropoutNd
     modules = exam.subject.model.named_modules()
-    active = [name for name, module in modules if isinstance(module, kind) and module.training and module.p > 0]
+    active = [
+        name for name, module in modules if isinstance(module, dropout_class) and module.training and module.p > 0
+    ]
     if active:
         reason = f"{len(active)} dropout modules stay in training mode after eval()"
         evidence.append(wrong("modules after eval()", len(active), 0, active[0], reason))
@@ -114,22 +116,22 @@ def _thrice(case: Case) -> Evidence:
     """Run a batch three times in evaluation mode, and read the dropout rate that attention gets."""
     exam = case.exam
     batch = case.batch
-    given: dict[str, float] = {}
+    rates_by_layer: dict[str, float] = {}
 
     def on_call(call: BackendCall) -> None:
         share = call.named.get("dropout")
         if isinstance(share, float) and share > 0:
-            given.setdefault(f"L{call.layer}", share)
+            rates_by_layer.setdefault(f"L{call.layer}", share)
 
     with exam.subject.under(case.backend):
         again = [exam.subject.run(batch.given, on_call, use_cache=False) for _ in range(2)]
-    first = case.output()
-    if given:
-        layer, share = next(iter(given.items()))
+    first_output = case.output()
+    if rates_by_layer:
+        layer, share = next(iter(rates_by_layer.items()))
         where = f"{case.backend} {layer}"
         return wrong(case.examined, share, 0, where, "attention drops weights in evaluation")
-    rows = batch.real if first.shape[:2] == batch.ids.shape else None
-    value, at = max(relative_gap(output, first, rows) for output in again)
+    rows = batch.real if first_output.shape[:2] == batch.ids.shape else None
+    value, at = max(relative_gap(output, first_output, rows) for output in again)
     # kernels on a GPU may add in another order; dropout changes far more than that
     limit = 0.0 if exam.subject.device.type == "cpu" else exam.limit(batch, case.backend)
     if value <= limit:

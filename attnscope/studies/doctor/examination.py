@@ -97,11 +97,11 @@ class Examination:
     def long_probe(self) -> ExaminedBatch | None:
         """Return a text that is longer than the window; None if there is no window, or no such text."""
         width = getattr(self.subject.config, "sliding_window", None)
-        most = min(self.longest_probe, self.subject.longest or self.longest_probe)
-        if not self.rows or not isinstance(width, int) or width + 2 > most:
+        limit = min(self.longest_probe, self.subject.longest or self.longest_probe)
+        if not self.rows or not isinstance(width, int) or width + 2 > limit:
             return None
         tokens = [token for row in self.rows for token in row]
-        count = min(max(width + 4, 12), most)
+        count = min(max(width + 4, 12), limit)
         return self.once("long", lambda: self.alone((tokens * (count // len(tokens) + 1))[:count]))
 
     def with_decoder(self, batch: ExaminedBatch) -> ExaminedBatch:
@@ -125,18 +125,18 @@ class Examination:
     def alone(self, ids: Sequence[int] | Tensor, **more: Any) -> ExaminedBatch:
         """Return one text by itself."""
         row = torch.as_tensor(ids).reshape(1, -1)
-        given = {"input_ids": row, "attention_mask": torch.ones_like(row), **more}
+        inputs = {"input_ids": row, "attention_mask": torch.ones_like(row), **more}
         none = torch.zeros_like(row, dtype=torch.bool)
-        return ExaminedBatch("a text alone", given, row, none, attended=~none)
+        return ExaminedBatch("a text alone", inputs, row, none, attended=~none)
 
     def output(self, batch: ExaminedBatch, backend: str) -> Tensor:
         """Return the logits of a batch."""
         return self.once(("output", batch, backend), lambda: self.run(batch.given, backend))
 
-    def run(self, given: Mapping[str, Any], backend: str, **more: Any) -> Tensor:
+    def run(self, inputs: Mapping[str, Any], backend: str, **more: Any) -> Tensor:
         """Run a batch as training does, without a cache; returns the logits."""
         with self.subject.under(backend):
-            return self.subject.run(given, **{"use_cache": False, **more})
+            return self.subject.run(inputs, **{"use_cache": False, **more})
 
     def limit(self, batch: ExaminedBatch, backend: str) -> float:
         """Return how far rounding moves the logits of a batch, as a share of the largest; see `check.rounding`."""
@@ -155,9 +155,9 @@ class Examination:
 
         return self.once(("limit", batch, backend), measure)
 
-    def spell(self, number: int) -> str:
+    def spell(self, token_id: int) -> str:
         """Spell a token."""
-        return self.subject.words.spell(number) if self.subject.words.known else f"#{number}"
+        return self.subject.words.spell(token_id) if self.subject.words.known else f"#{token_id}"
 
     def token(self, batch: ExaminedBatch, row: int, token: int) -> str:
         """Name a token of a batch: `row 0 token 3 'bank'`."""
@@ -172,18 +172,18 @@ class Examination:
         head: int | None = None,
     ) -> str:
         """Name a place: backend, layer and head, row, tokens; `index` are a row, its query and key."""
-        named = [backend] if backend else []
+        parts = [backend] if backend else []
         ids, (row, *tokens) = batch.ids, index
         if layer is not None:
-            named.append(layer + ("" if head is None else f"H{head}"))
+            parts.append(layer + ("" if head is None else f"H{head}"))
             if layer.startswith("decoder") and (decoder := self.decoder_of(batch)) is not None:
                 ids = decoder.ids
         if row < len(ids):
-            named += [f"row {row}"] * (len(ids) > 1)
+            parts += [f"row {row}"] * (len(ids) > 1)
             for what, token in zip(("token", "key"), tokens, strict=False):
                 if token < ids.shape[1]:
-                    named.append(f"{what} {token} {self.spell(int(ids[row, token]))!r}")
-        return " ".join(named)
+                    parts.append(f"{what} {token} {self.spell(int(ids[row, token]))!r}")
+        return " ".join(parts)
 
     def other_tokens(self, ids: Tensor, where: Tensor, seed: int = 0) -> Tensor:
         """Replace some tokens by other random ordinary ones.
@@ -195,12 +195,12 @@ class Examination:
         size = self.subject.vocab_size or int(ids.max()) + 1
         pool = torch.tensor(ordinary_ids(size, self.subject.words.special) or range(size))
         generator = torch.Generator().manual_seed(seed)
-        drawn = pool[torch.randint(len(pool), ids.shape, generator=generator)].to(ids.device)
-        again = pool[(torch.searchsorted(pool, drawn.cpu()) + 1) % len(pool)].to(ids.device)
-        drawn = torch.where(drawn == ids, again, drawn).to(ids.dtype)
-        if len(pool) < 2 and bool(((drawn == ids) & where).any()):
+        drawn_ids = pool[torch.randint(len(pool), ids.shape, generator=generator)].to(ids.device)
+        again = pool[(torch.searchsorted(pool, drawn_ids.cpu()) + 1) % len(pool)].to(ids.device)
+        drawn_ids = torch.where(drawn_ids == ids, again, drawn_ids).to(ids.dtype)
+        if len(pool) < 2 and bool(((drawn_ids == ids) & where).any()):
             raise AttnscopeError("no other token is known to replace tokens by")
-        return torch.where(where, drawn, ids)
+        return torch.where(where, drawn_ids, ids)
 
 
 @dataclass(frozen=True)
@@ -278,15 +278,15 @@ class Case:
         limit = FLOOR
         if not value <= limit or self.exam.low:
             limit = max(limit, self.exam.limit(base or self.batch, self.backend))
-        place = None
+        location = None
         if value > 0:
             row, token = (row, token) if at is None else (at[0], int(at[1][token]))
-            place = self.exam.place(shown or self.batch, self.backend, (row, token))
+            location = self.exam.place(shown or self.batch, self.backend, (row, token))
         if value <= limit:
-            return ok(self.examined, value, limit, where=place)
+            return ok(self.examined, value, limit, where=location)
         if reason is not None and finite(value) is None:
             reason += ": some are not finite in one of the two"
-        return wrong(self.examined, value, limit, place, reason)
+        return wrong(self.examined, value, limit, location, reason)
 
     def place(self, finding: Finding) -> str:
         """Name the place of an audit's finding."""
@@ -297,13 +297,13 @@ class Case:
         value = finding.value
         limit = finding.limit
         cells = finding.cells
-        place = self.place(finding) if value > 0 or cells else None
+        location = self.place(finding) if value > 0 or cells else None
         if value <= limit and not cells:
-            return ok(self.examined, value, limit, where=place)
+            return ok(self.examined, value, limit, where=location)
         if cells and not finding.note:
             pairs = f"{cells} {'pair' if cells == 1 else 'pairs'} of a query and a key"
             reason = f"{pairs}: {reason}" if reason else pairs
-        return wrong(self.examined, value, limit, place, finding.note or reason)
+        return wrong(self.examined, value, limit, location, finding.note or reason)
 
 
 Measure = Callable[[Case], Evidence | str | None]  # evidence, why there is none, or None for nothing to say
@@ -377,12 +377,12 @@ def relative_gap(output: Tensor, reference: Tensor, rows: Tensor | None = None) 
     equal = (output == reference) | (output.isnan() & reference.isnan())
     both = output.isfinite() & reference.isfinite()
     gap = (output - reference).abs().masked_fill(~both, torch.inf).masked_fill(equal, 0.0).amax(-1)
-    kept = torch.ones_like(gap, dtype=torch.bool) if rows is None else rows.to(gap.device).expand(gap.shape)
-    if not kept.any():
+    kept_rows = torch.ones_like(gap, dtype=torch.bool) if rows is None else rows.to(gap.device).expand(gap.shape)
+    if not kept_rows.any():
         return 0.0, (0, 0)
-    gap = gap.masked_fill(~kept, 0.0)
+    gap = gap.masked_fill(~kept_rows, 0.0)
     sizes = reference.abs().amax(-1)
-    sizes = sizes.masked_fill(~kept | ~sizes.isfinite(), 0.0)
+    sizes = sizes.masked_fill(~kept_rows | ~sizes.isfinite(), 0.0)
     at = int(gap.argmax())
     return float(gap.max()) / max(1.0, float(sizes.max())), (at // gap.shape[1], at % gap.shape[1])
 
@@ -405,8 +405,8 @@ def rounded_attention(seed: int) -> Callable[[Any], Tensor | None]:
             return (1 + unit * (torch.rand(shape, generator=generator) * 2 - 1)).to(call.q.device)
 
         q = (call.q.float() * noise(call.q.shape) * noise((*call.q.shape[:3], 1))).to(call.q.dtype)
-        named = {"dropout": 0.0} if "dropout" in call.named else {}
-        moved = call.again(q, (call.v.float() * noise(call.v.shape)).to(call.v.dtype), **named)
+        arguments = {"dropout": 0.0} if "dropout" in call.named else {}
+        moved = call.again(q, (call.v.float() * noise(call.v.shape)).to(call.v.dtype), **arguments)
         rounded: Tensor = (moved.float() * noise(moved.shape)).to(call.output.dtype).transpose(1, 2)
         return rounded
 

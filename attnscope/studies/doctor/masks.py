@@ -72,22 +72,22 @@ def _later(exam: Examination, batch: ExaminedBatch, backend: str) -> Iterator[Ev
     if batch.allowed is not None:
         later = batch.allowed.triu(1).any(0).any(0).nonzero()
         cut = max(cut, int(later.max()) + 1) if len(later) else cut
-    place = torch.arange(length, device=batch.ids.device)
-    last = (place * batch.real).amax(1).clamp_min(cut)[:, None]
+    position = torch.arange(length, device=batch.ids.device)
+    last = (position * batch.real).amax(1).clamp_min(cut)[:, None]
 
     def measure(case: Case, first: Tensor) -> Evidence | str:
         plain = case.output()
-        moved = case.changed((place >= first) & batch.real)
-        rows = ~(place >= first) & batch.real
+        moved = case.changed((position >= first) & batch.real)
+        rows = ~(position >= first) & batch.real
         if cut >= length:
             return "the prefix is the whole row"
         if plain.shape[:2] != batch.ids.shape or not rows.any():
             return "no token has a later token"
         return case.compare(moved, plain, rows, _LATER)
 
-    for what, first in {"second half": torch.full_like(last, cut), "last token": last}.items():
-        named = f"{{}} with its {what} replaced, {{}}"
-        (evidence,) = measured(exam, [batch], partial(measure, first=first), named, [backend])
+    for what, start in {"second half": torch.full_like(last, cut), "last token": last}.items():
+        template = f"{{}} with its {what} replaced, {{}}"
+        (evidence,) = measured(exam, [batch], partial(measure, first=start), template, [backend])
         yield evidence
         if evidence.verdict == "unknown" or exam.subject.interface:
             return
@@ -116,8 +116,8 @@ def packs(exam: Examination) -> tuple[list[ExaminedBatch], list[Evidence]]:
         return [], [inapplicable("the model", "no batch is packed")]
     if len(exam.rows) < 2:
         return [], [unknown("the model", NO_PROBES)]
-    most = exam.subject.longest or 10**9
-    rows = [row[: max(2, most // 3)] for row in exam.rows[:3]]
+    limit = exam.subject.longest or 10**9
+    rows = [row[: max(2, limit // 3)] for row in exam.rows[:3]]
     return [exam.once("packed", lambda: packed_probe(rows))], []
 
 
@@ -177,8 +177,8 @@ def _neighbours_replaced(exam: Examination, batch: ExaminedBatch, backend: str, 
     documents = batch.documents
     assert documents is not None
     order = torch.full_like(documents, -1)  # number of every token's document within its row; -1 for padding
-    for row, place in batch.document_places():
-        order[row, place] = order[row].max() + 1
+    for row, columns in batch.document_places():
+        order[row, columns] = order[row].max() + 1
 
     def measure(case: Case, turn: int) -> Evidence | str:
         replaced = (order % 2 == turn) & batch.real
@@ -245,14 +245,14 @@ def _restarts(exam: Examination, batch: ExaminedBatch) -> Evidence:
     positions = batch.positions
     assert positions is not None
     begins = [
-        (row, int(place[0]), int(positions[row, place[0]]), positions[row, place].diff())
-        for row, place in batch.document_places()
+        (row, int(columns[0]), int(positions[row, columns[0]]), positions[row, columns].diff())
+        for row, columns in batch.document_places()
     ]
-    first = min(start for *_, start, _ in begins)
+    first_start = min(start for *_, start, _ in begins)
     for row, token, start, steps in begins:
-        if start != first:
-            reason = f"a document starts at position {start}, and the first at {first}"
-            return wrong(batch.name, start - first, 0, exam.token(batch, row, token), reason)
+        if start != first_start:
+            reason = f"a document starts at position {start}, and the first at {first_start}"
+            return wrong(batch.name, start - first_start, 0, exam.token(batch, row, token), reason)
         if bool((steps != 1).any()):
             apart = float((steps - 1).abs().max())
             reason = "positions within a document do not count by one"
@@ -268,7 +268,7 @@ def _packed_alone(case: Case) -> Evidence | str:
     turns = _neighbours_replaced(exam, batch, backend)
     if "packed_documents" in case.read().leaks or any(item.verdict != "ok" for item in turns):
         return "documents read each other, so that positions cannot be checked"
-    documents = [(row, place, exam.alone(batch.ids[row, place])) for row, place in batch.document_places()]
+    documents = [(row, columns, exam.alone(batch.ids[row, columns])) for row, columns in batch.document_places()]
     return _compared_alone(case, documents, "outputs differ from the outputs of the document alone")
 
 
@@ -331,8 +331,8 @@ def _like_alone(case: Case) -> Evidence | str:
     change = "padding" if batch.padding.any() else "the other rows of the batch"
     decoder = batch.given.get("decoder_input_ids")
     texts = []
-    for row, kept in enumerate(batch.kept):
-        places = kept.nonzero()[:, 0] if decoder is None else torch.arange(case.output().shape[1])
+    for row, kept_tokens in enumerate(batch.kept):
+        places = kept_tokens.nonzero()[:, 0] if decoder is None else torch.arange(case.output().shape[1])
         texts.append((row, places, _text_alone(exam, batch, row)))
     return _compared_alone(case, texts, f"outputs change with {change}")
 
@@ -350,11 +350,11 @@ def _text_alone(exam: Examination, batch: ExaminedBatch, row: int) -> ExaminedBa
 
 def _repaired(batch: ExaminedBatch, exam: Examination, *, positions: bool) -> ExaminedBatch:
     """Return a batch with the right mask, and if need be the right positions."""
-    given = {**batch.given, "attention_mask": batch.real.long()}
+    inputs = {**batch.given, "attention_mask": batch.real.long()}
     if positions and exam.subject.takes("position_ids"):
         counted = (batch.real.long().cumsum(1) - 1).clamp_min(0) + exam.subject.position_offset
-        given["position_ids"] = counted
-    return ExaminedBatch(batch.name, given, batch.ids, batch.padding, types=batch.types)
+        inputs["position_ids"] = counted
+    return ExaminedBatch(batch.name, inputs, batch.ids, batch.padding, types=batch.types)
 
 
 def mask_covers(batch: ExaminedBatch) -> bool:
@@ -462,13 +462,13 @@ def prefix(exam: Examination) -> list[Evidence]:
     if exam.two_halves:
         return measured(exam, exam.examined, _encoder_sees_all)
     batches = [batch for batch in exam.batches if batch.prefix is not None]
-    given = [
+    batches_with_prefix = [
         batch
         for batch in exam.batches
         if exam.subject.kind == "causal" and batch.prefix is None and batch.allowed is not None
         if bool(batch.allowed.triu(1).any())
     ]
-    evidence = read_masks(exam, "mask_4d", given, "the mask of the batch has a prefix and is not kept")
+    evidence = read_masks(exam, "mask_4d", batches_with_prefix, "the mask of the batch has a prefix and is not kept")
     evidence += read_masks(exam, "prefix", batches, "")
     evidence += [_prefix_of_mask(exam, batch) for batch in batches if batch.allowed is not None]
     evidence += measured(exam, batches, _prefix_by_change, "{} with the last token of its prefix replaced, {}")
@@ -486,8 +486,8 @@ def _encoder_sees_all(case: Case) -> Evidence | str:
 def _prefix_of_mask(exam: Examination, batch: ExaminedBatch) -> Evidence:
     """Compare the 4-D mask of a batch with its prefix: all of it sees all of it, and nothing after it."""
     assert batch.prefix is not None and batch.allowed is not None
-    place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
-    inside = place < batch.prefix[:, None]
+    position = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+    inside = position < batch.prefix[:, None]
     real = batch.real[:, :, None] & batch.real[:, None]
     if batch.documents is not None:
         real &= batch.documents[:, :, None] == batch.documents[:, None]
@@ -506,13 +506,13 @@ def _prefix_by_change(case: Case) -> Evidence | str:
     """Replace the last token of each prefix; the outputs of its first tokens must change."""
     batch = case.batch
     assert batch.prefix is not None
-    place = torch.arange(batch.ids.shape[1], device=batch.ids.device)
-    last = place == batch.prefix[:, None] - 1
+    position = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+    last = position == batch.prefix[:, None] - 1
     if int(batch.prefix.min()) < 2:
         return "a prefix is one token"
     plain = case.output()
     moved = case.changed(last)
-    value = relative_gap(moved, plain, (place < batch.prefix[:, None] - 1) & batch.real)[0]
+    value = relative_gap(moved, plain, (position < batch.prefix[:, None] - 1) & batch.real)[0]
     if value > 0:
         return ok(case.examined, value, None, "outputs of earlier tokens change, as they should")
     reason = "tokens of the prefix do not see later tokens of the prefix"
@@ -531,8 +531,8 @@ def window(exam: Examination) -> list[Evidence]:
             if finding is not None:
                 what = f"a query sees {seen} keys" if wide else f"{finding.cells} keys within the window are hidden"
                 reason = f"{what}, and the window is {configured}"
-                place = case.place(finding)
-                return wrong(case.examined, seen, configured, place, reason)
+                location = case.place(finding)
+                return wrong(case.examined, seen, configured, location, reason)
         if (why := audit.unread) is not None:
             return why
         if not audit.widest:
@@ -549,17 +549,17 @@ def window(exam: Examination) -> list[Evidence]:
 
 def mask_4d(exam: Examination) -> list[Evidence]:
     """Check that a 4-D mask is obeyed."""
-    given = [batch for batch in exam.batches if batch.allowed is not None]
+    batches_with_mask = [batch for batch in exam.batches if batch.allowed is not None]
     why = "the model does not run with the 4-D mask of the batch"
     evidence = [
         replace(item, verdict="wrong", where=backend, reason=f"{why}: {item.reason}")
-        for batch in given
+        for batch in batches_with_mask
         for backend in exam.backends
         for item in measured(exam, [batch], runs, backends=[backend])
     ]
-    evidence += [hidden for batch in given for hidden in _hidden_from_itself(exam, batch)]
+    evidence += [hidden for batch in batches_with_mask for hidden in _hidden_from_itself(exam, batch)]
     told = {item.examined for item in evidence}
-    of_masks = read_masks(exam, "mask_4d", given, "the mask of the batch is not obeyed")
+    of_masks = read_masks(exam, "mask_4d", batches_with_mask, "the mask of the batch is not obeyed")
     evidence += [item for item in of_masks if item.examined not in told]
     if evidence or not exam.rows or exam.subject.core is None or exam.two_halves:
         without = inapplicable("the model", "no batch has a 4-D mask") if exam.rows else unknown("the model", NO_PROBES)

@@ -20,8 +20,8 @@ _FREQUENCY = 1e-3  # largest relative error of a frequency: half a step of bfloa
 
 def max_positions(exam: Examination) -> list[Evidence]:
     """Check that no token is beyond the model's positions."""
-    most = exam.subject.longest
-    if most is None:
+    limit = exam.subject.longest
+    if limit is None:
         return [inapplicable("the model", "the config names no max_position_embeddings")]
     evidence = []
     for batch in exam.batches:
@@ -31,14 +31,16 @@ def max_positions(exam: Examination) -> list[Evidence]:
             last = batch.ids.shape[1]
         else:
             last = int(batch.real.sum(1).max())
-        reason = f"position {last - 1} of a model with {most} positions"
-        evidence.append(wrong(batch.name, last, most, None, reason) if last > most else ok(batch.name, last, most))
+        reason = f"position {last - 1} of a model with {limit} positions"
+        evidence.append(wrong(batch.name, last, limit, None, reason) if last > limit else ok(batch.name, last, limit))
     if exam.rows and exam.subject.words.known:
         lengths = [len(exam.subject.words.encode(text)["input_ids"]) for text in exam.texts]
         longest = max(lengths)
         at = f"text {lengths.index(longest)}"
-        reason = f"a text of {longest} tokens; the model has {most} positions"
-        of_texts = wrong("the texts", longest, most, at, reason) if longest > most else ok("the texts", longest, most)
+        reason = f"a text of {longest} tokens; the model has {limit} positions"
+        of_texts = (
+            wrong("the texts", longest, limit, at, reason) if longest > limit else ok("the texts", longest, limit)
+        )
         evidence.append(of_texts)
     return evidence or [unknown("no batch", "no batch or text is given")]
 
@@ -57,8 +59,8 @@ def rope_scaling(exam: Examination) -> list[Evidence]:
 
 def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held: Tensor) -> Evidence:
     config = exam.subject.config
-    kind = key.removesuffix("inv_freq").rstrip("_") or None  # of a type of layers, as in Gemma 3
-    table = _table(config, kind)
+    layer_type = key.removesuffix("inv_freq").rstrip("_") or None  # of a type of layers, as in Gemma 3
+    table = _table(config, layer_type)
     if table is None:
         return unknown(name, "the config has no rope_parameters or rope_theta")
     stated = str(table.get("rope_type", table.get("type", "default")))
@@ -71,7 +73,7 @@ def _frequencies(exam: Examination, name: str, module: nn.Module, key: str, held
     length = max((*(batch.ids.shape[1] for batch in exam.batches), *map(len, exam.rows)), default=64)
     try:
         frequencies, factor = rotary_frequencies(rope, width, length, torch.device("cpu"))
-        used, used_factor = _used(exam, module, kind, held, length)
+        used, used_factor = _used(exam, module, layer_type, held, length)
     except (AttnscopeError, KeyError, TypeError, ValueError, ZeroDivisionError) as e:
         return unknown(name, f"the frequencies cannot be computed ({type(e).__name__})")
     if len(used) != len(frequencies):
@@ -106,29 +108,29 @@ def _plain(rope: Rope, width: int, used: Tensor) -> bool:
     return bool(((used - plain).abs() <= 4e-3 * plain).all())
 
 
-def _table(config: Any, kind: str | None) -> dict[str, Any] | None:
+def _table(config: Any, layer_type: str | None) -> dict[str, Any] | None:
     """Return the rotary parameters of a config, of all layers or of a type."""
     table = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
-    if isinstance(table, dict) and kind is not None and isinstance(table.get(kind), dict):
-        table = table[kind]
+    if isinstance(table, dict) and layer_type is not None and isinstance(table.get(layer_type), dict):
+        table = table[layer_type]
     if isinstance(table, dict) and not any(isinstance(value, dict) for value in table.values()):
         return {"rope_theta": getattr(config, "rope_theta", None), **table}
     theta = getattr(config, "rope_theta", None)
     return {"rope_theta": theta} if theta is not None and not isinstance(table, dict) else None
 
 
-def _rope(config: Any, table: dict[str, Any], kind: str) -> Rope:
+def _rope(config: Any, table: dict[str, Any], rope_type: str) -> Rope:
     plain = Rope(float(table["rope_theta"]), float(table.get("partial_rotary_factor") or 1.0))
     longest = int(getattr(config, "max_position_embeddings", 0) or 0)
     stated = table.get("original_max_position_embeddings") or getattr(config, "original_max_position_embeddings", None)
     original = int(stated or longest)
     attention = table.get("attention_factor")
     more: dict[str, Any] = {}
-    if kind == "default":
+    if rope_type == "default":
         return plain
-    if kind == "llama3":
+    if rope_type == "llama3":
         more = {f"{end}_freq_factor": float(table[f"{end}_freq_factor"]) for end in ("low", "high")}
-    elif kind == "yarn":
+    elif rope_type == "yarn":
         factor = float(table["factor"])
         mscale = table.get("mscale")
         every = table.get("mscale_all_dim")
@@ -136,16 +138,18 @@ def _rope(config: Any, table: dict[str, Any], kind: str) -> Rope:
             attention = temperature(factor, mscale) / temperature(factor, every)
         more = {"beta_fast": float(table.get("beta_fast") or 32), "beta_slow": float(table.get("beta_slow") or 1)}
         more |= {"attention_factor": attention, "truncate": bool(table.get("truncate", True))}
-    elif kind == "longrope":
+    elif rope_type == "longrope":
         more = {f"{length}_factors": tuple(table[f"{length}_factor"]) for length in ("short", "long")}
         more |= {"attention_factor": attention}
-    elif kind != "linear":
-        raise KeyError(kind)
-    factor = float((table.get("factor") or longest / original) if kind == "longrope" else table["factor"])
-    return replace(plain, scaling=RopeScaling(kind, factor, original, **more))  # type: ignore[arg-type]
+    elif rope_type != "linear":
+        raise KeyError(rope_type)
+    factor = float((table.get("factor") or longest / original) if rope_type == "longrope" else table["factor"])
+    return replace(plain, scaling=RopeScaling(rope_type, factor, original, **more))  # type: ignore[arg-type]
 
 
-def _used(exam: Examination, module: nn.Module, kind: str | None, held: Tensor, length: int) -> tuple[Tensor, float]:
+def _used(
+    exam: Examination, module: nn.Module, layer_type: str | None, held: Tensor, length: int
+) -> tuple[Tensor, float]:
     """Return the frequencies that a module uses, and its factor on cos and sin.
 
     They are read from what its `forward` returns for positions 0 and 1, where it returns cos and sin; otherwise from
@@ -154,14 +158,14 @@ def _used(exam: Examination, module: nn.Module, kind: str | None, held: Tensor, 
     positions = torch.tensor([[0, 1, length - 1]], device=held.device)
     like = torch.zeros(1, 3, 1, device=held.device)  # float32: the type that cos and sin are returned in
     try:
-        cos, sin = module(like, positions) if kind is None else module(like, positions, kind)
+        cos, sin = module(like, positions) if layer_type is None else module(like, positions, layer_type)
     except Exception:  # a module of anyone has another signature
         return held.detach().float().cpu(), float(getattr(module, "attention_scaling", 1.0))
     cos = cos[0].double().cpu()
     sin = sin[0].double().cpu()
     factor = float(cos[0].abs().max())
     # both halves of a head are turned alike (Llama), or neighbours are (Cohere, GPT-J)
-    layouts = [torch.atan2(sin[1], cos[1])[place] for place in (slice(len(held)), slice(0, None, 2))]
+    layouts = [torch.atan2(sin[1], cos[1])[columns] for columns in (slice(len(held)), slice(0, None, 2))]
     gaps = [float((turns - held.double().cpu()).abs().max()) for turns in layouts if len(turns) == len(held)]
     if factor and gaps and min(gaps) > 1e-2:
         return layouts[0].float(), factor

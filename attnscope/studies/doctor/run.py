@@ -73,27 +73,27 @@ def examine(
     subject = make_subject(model, tokenizer, call, kind)
     _refuse(subject, batch, collator, documents=documents, prefix=prefix)
     full_model = subject.model
-    known = list(texts or TEXTS)
+    probe_texts = list(texts or TEXTS)
     with with_settings_kept(full_model):
-        rows, drawn = _rows(subject, known, longest_probe)
+        rows, are_random = _rows(subject, probe_texts, longest_probe)
         pad = subject.words.special.pad
         known_pad = pad if pad is not None and pad < (subject.vocab_size or pad + 1) else 0
         exam = Examination(
-            subject, [], {}, rows, known_pad, [], known, longest_probe=longest_probe, with_backends=with_backends
+            subject, [], {}, rows, known_pad, [], probe_texts, longest_probe=longest_probe, with_backends=with_backends
         )
         exam.text_source = "given" if texts else "own"
-        exam.probe_source = "random" if drawn else exam.text_source
+        exam.probe_source = "random" if are_random else exam.text_source
         backends = _choose_backends(exam, attn)
         if batch is not None:
             shape = tuple(getattr(batch.get("input_ids") if isinstance(batch, Mapping) else None, "shape", ()))
-            most = max(1, _TOKENS // max((1, *shape[-1:])))
-            read = read_batch(batch, subject.words.special, documents=documents, prefix=prefix, rows=most)
+            max_rows = max(1, _TOKENS // max((1, *shape[-1:])))
+            read = read_batch(batch, subject.words.special, documents=documents, prefix=prefix, rows=max_rows)
             exam.batches.append(exam.with_decoder(read))
         if collator is not None:
             _collate(exam, collator)
         checks = _verdicts(exam, progress or (lambda *_: None))
     remarks = [*notes, *([exam.collator_error] if exam.collator_error else [])]
-    if drawn:
+    if are_random:
         remarks.append(
             "the probes are random tokens: there is no tokenizer, or the tokenizer does not know the words of the texts"
         )
@@ -109,7 +109,7 @@ def examine(
         dtype=str(subject.dtype).removeprefix("torch."),
         device=str(subject.device),
         backends=backends,
-        texts=[] if drawn else known,
+        texts=[] if are_random else probe_texts,
         seeds=sorted(subject.seeds),
         passes=subject.passes,
         batches=[examined.facts() for examined in exam.batches],
@@ -122,7 +122,7 @@ def examine(
 def _refuse(subject: Subject, batch: Any, collator: Any, **described: Any) -> None:
     """Refuse a model that cannot be run or judged, and descriptions of a batch without one."""
     device = subject.device
-    kind = type(subject.model).__name__
+    class_name = type(subject.model).__name__
     if device.type == "meta":
         message = "the model has no weights: it is on the device 'meta'"
         raise UsageError(message, where="model", hint="load the weights first")
@@ -131,7 +131,7 @@ def _refuse(subject: Subject, batch: Any, collator: Any, **described: Any) -> No
         raise UsageError(f"numbers are judged in float64, which the device '{device}' lacks", hint=hint)
     if subject.call is None and subject.core is None and batch is None and collator is None:
         hint = "pass batch=, and call= if the model is not called as model(**batch)"
-        raise UsageError(f"{kind} is not of transformers", where="model", hint=hint)
+        raise UsageError(f"{class_name} is not of transformers", where="model", hint=hint)
     for option, value in described.items():
         if value is not None and batch is None:
             raise UsageError("describes a batch, and there is none", where=option, hint="pass batch=")
@@ -140,8 +140,8 @@ def _refuse(subject: Subject, batch: Any, collator: Any, **described: Any) -> No
 def _verdicts(exam: Examination, progress: OnProgress) -> list[DoctorCheck]:
     """Judge every check; refuse a batch of which nothing was examined."""
     checks = []
-    for number, check in enumerate(CHECKS):
-        progress("checking", number, len(CHECKS))
+    for index, check in enumerate(CHECKS):
+        progress("checking", index, len(CHECKS))
         checks.append(_judge(check, exam))
     checks = _unless_random(checks)
     for batch in exam.batches if _passed(checks) else ():
@@ -167,7 +167,7 @@ def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[li
         # a text of few different tokens, such as those of words that the tokenizer does not know, tells little
         encoded = [ids for ids in encoded if 3 * len(set(ids)) > len(ids) and (size is None or max(ids) < size)]
         encoded.sort(key=len, reverse=True)
-        rows = [ids[:most] for ids, most in zip(encoded, _lengths(subject), strict=False)]
+        rows = [ids[:length] for ids, length in zip(encoded, _lengths(subject), strict=False)]
         if len(rows) > 1 and min(map(len, rows)) >= 2:
             return _within(subject, rows, longest), False
     if size is None:
@@ -177,8 +177,10 @@ def _rows(subject: Subject, texts: Sequence[str], longest: int) -> tuple[list[li
     pool = torch.tensor(ordinary_ids(size, subject.words.special))
     if not len(pool):
         return [], False
-    drawn = [pool[torch.randint(len(pool), (count,), generator=generator)].tolist() for count in _lengths(subject)]
-    return _within(subject, drawn, longest), True
+    random_rows = [
+        pool[torch.randint(len(pool), (count,), generator=generator)].tolist() for count in _lengths(subject)
+    ]
+    return _within(subject, random_rows, longest), True
 
 
 def _lengths(subject: Subject) -> tuple[int, ...]:
@@ -189,21 +191,21 @@ def _lengths(subject: Subject) -> tuple[int, ...]:
 
 
 def _within(subject: Subject, rows: list[list[int]], longest: int) -> list[list[int]]:
-    most = min(longest, subject.longest or longest)
-    kept = [row[: max(2, most - 2 * n)] for n, row in enumerate(rows)]
+    limit = min(longest, subject.longest or longest)
+    shortened = [row[: max(2, limit - 2 * n)] for n, row in enumerate(rows)]
     # rows of one length need no padding, and would test nothing
-    return [row[: len(row) - n] if n and len(row) == len(kept[0]) else row for n, row in enumerate(kept)]
+    return [row[: len(row) - n] if n and len(row) == len(shortened[0]) else row for n, row in enumerate(shortened)]
 
 
 def _choose_backends(exam: Examination, attn: Sequence[str]) -> list[Backend]:
     """Return the implementations that run here, and why others do not."""
     subject = exam.subject
-    known = implementations() if subject.core is not None else []
+    supported_names = implementations() if subject.core is not None else []
     listed = []
     for name in dict.fromkeys(attn or (subject.backend,)):
-        if known and name not in (*known, subject.backend) and "/" not in name:
+        if supported_names and name not in (*supported_names, subject.backend) and "/" not in name:
             message = f"transformers has no implementation of attention '{name}'"
-            raise UsageError(message, where=arg("attn"), hint=did_you_mean(name, known))
+            raise UsageError(message, where=arg("attn"), hint=did_you_mean(name, supported_names))
         note = None
         if name == FLEX and subject.device.type == "cpu":
             note = "on a CPU without being compiled: the same function and masks, not the kernel"
@@ -272,7 +274,7 @@ def _truth(
     if ids.ndim != 2:
         return None, None
     documents = torch.full_like(ids, -1)
-    for number, feature in enumerate(features):
+    for document, feature in enumerate(features):
         wanted = torch.tensor(list(feature))
         size = len(feature)
         if size > ids.shape[1]:
@@ -283,18 +285,18 @@ def _truth(
         row, start = divmod(int(share.argmax()), share.shape[1])
         if share[row, start] < 0.6:
             return None, None
-        documents[row, start : start + size] = number
+        documents[row, start : start + size] = document
     padding = documents < 0
     if special.pad is not None:  # other tokens were added by the collator
         mask = torch.as_tensor(batch["attention_mask"]) if batch.get("attention_mask") is not None else None
         barred = torch.zeros_like(padding) if mask is None or mask.shape != ids.shape else mask == 0
         padding = padding & ((ids == special.pad) | barred)
-    for row, place in ((documents < 0) & ~padding).nonzero().tolist():
-        before = [number for number in documents[row, :place].tolist() if number >= 0][-1:]
-        after = [number for number in documents[row, place:].tolist() if number >= 0][:1]
-        begins = int(ids[row, place]) in (special.bos, special.cls)
+    for row, position in ((documents < 0) & ~padding).nonzero().tolist():
+        before = [document for document in documents[row, :position].tolist() if document >= 0][-1:]
+        after = [document for document in documents[row, position:].tolist() if document >= 0][:1]
+        begins = int(ids[row, position]) in (special.bos, special.cls)
         nearest = after or before if begins else before or after
-        documents[row, place] = nearest[0] if nearest else len(features)
+        documents[row, position] = nearest[0] if nearest else len(features)
     return documents, padding
 
 
@@ -320,10 +322,10 @@ def _unless_random(checks: list[DoctorCheck]) -> list[DoctorCheck]:
     if next(check.verdict for check in checks if check.name == "dropout") != "wrong":
         return checks
     reason = "the model drops weights in evaluation, so that outputs differ from run to run"
-    kept = {check.name for check in CHECKS if check.reads_only} | {"dropout"}
+    kept_names = {check.name for check in CHECKS if check.reads_only} | {"dropout"}
     return [
         check
-        if check.name in kept or check.verdict in ("unknown", "inapplicable")
+        if check.name in kept_names or check.verdict in ("unknown", "inapplicable")
         else replace(check, verdict="unknown", value=None, limit=None, where=None, reason=reason, texts=[])
         for check in checks
     ]

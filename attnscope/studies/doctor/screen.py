@@ -63,10 +63,10 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Dis
 
 
 def _header(report: DoctorReport, settings: DisplaySettings) -> Iterator[tuple[str, Spans]]:
-    kind = f" · {report.kind}" if report.kind != "unknown" else ""
+    kind_text = f" · {report.kind}" if report.kind != "unknown" else ""
     made_of = (Span(" ("), *untrusted(report.model_class), Span(")")) if report.model != report.model_class else ()
     name = report.model if settings.verbose else short_path(report.model)
-    yield "model", (*untrusted(name), *made_of, Span(kind))
+    yield "model", (*untrusted(name), *made_of, Span(kind_text))
     yield "runs in", ours(f"{report.dtype} on {report.device} · {report.passes} passes")
     for backend in report.backends:
         told = f": {backend.note}" if backend.note else ""

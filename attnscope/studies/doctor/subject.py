@@ -69,8 +69,8 @@ class Subject:
     @property
     def longest(self) -> int | None:
         """Largest number of positions that it was made for; None if unknown."""
-        most = getattr(self.config, "max_position_embeddings", None)
-        return most - (self._after_padding or 0) if isinstance(most, int) and most >= 1 else None
+        limit = getattr(self.config, "max_position_embeddings", None)
+        return limit - (self._after_padding or 0) if isinstance(limit, int) and limit >= 1 else None
 
     @property
     def position_offset(self) -> int:
@@ -101,13 +101,13 @@ class Subject:
 
     def accepted(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return the members of a batch that `forward` takes and logits need."""
-        given = {name: value for name, value in batch.items() if name not in _NOT_GIVEN}
+        inputs = {name: value for name, value in batch.items() if name not in _NOT_GIVEN}
         if self.call is not None:
-            return given
+            return inputs
         parameters = inspect.signature(self.model.forward).parameters.values()
         if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters):
-            return given
-        return {name: value for name, value in given.items() if name in {parameter.name for parameter in parameters}}
+            return inputs
+        return {name: value for name, value in inputs.items() if name in {parameter.name for parameter in parameters}}
 
     def takes(self, name: str) -> bool:
         """Tell whether `forward` has an argument of this name."""
@@ -136,8 +136,8 @@ class Subject:
     def raw(self, batch: Mapping[str, Any], on_call: OnCall | None = None, **more: Any) -> Any:
         """Run a batch and return what the model returns."""
         self.passes += 1
-        given = {name: self._moved(value) for name, value in self.accepted(batch).items()}
-        given |= {name: value for name, value in more.items() if name not in given and self.takes(name)}
+        inputs = {name: self._moved(value) for name, value in self.accepted(batch).items()}
+        inputs |= {name: value for name, value in more.items() if name not in inputs and self.takes(name)}
         with ExitStack() as stack:
             if on_call is not None and self.core is not None:
 
@@ -147,7 +147,7 @@ class Subject:
 
                 stack.enter_context(watching(self.model, see))
             try:
-                return self.model(**given) if self.call is None else self.call(self.model, given)
+                return self.model(**inputs) if self.call is None else self.call(self.model, inputs)
             except AttnscopeError:
                 raise
             except Exception as e:  # a model of anyone may raise anything
@@ -185,11 +185,11 @@ class Subject:
 def first_tensor(output: Any) -> Tensor | None:
     """Return the logits or hidden states of a model's output, (B, T, D); None without any."""
     get = output.get if isinstance(output, Mapping) else partial(getattr, output)
-    first = [get(name, None) for name in ("logits", "prediction_logits", "last_hidden_state")]
+    preferred = [get(name, None) for name in ("logits", "prediction_logits", "last_hidden_state")]
     values = (
         output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple | list) else [output]
     )
-    return next((value for value in (*first, *values) if isinstance(value, Tensor) and value.ndim == 3), None)
+    return next((value for value in (*preferred, *values) if isinstance(value, Tensor) and value.ndim == 3), None)
 
 
 def make_subject(model: Any, tokenizer: Any, call: Call | None, kind: str | None) -> Subject:

@@ -50,10 +50,13 @@ def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
     The layout is half-split; cosines and sines are (…, R).
     """
     half = cos.shape[-1] // 2
-    first = x[..., :half]
-    second = x[..., half : 2 * half]
+    first_half = x[..., :half]
+    second_half = x[..., half : 2 * half]
     unrotated = x[..., 2 * half :]
-    rotated = first * cos[..., :half] - second * sin[..., :half], second * cos[..., half:] + first * sin[..., half:]
+    rotated = (
+        first_half * cos[..., :half] - second_half * sin[..., :half],
+        second_half * cos[..., half:] + first_half * sin[..., half:],
+    )
     return np.concatenate((*rotated, unrotated), axis=-1)
 
 

@@ -146,12 +146,12 @@ def _cells(
     query = _steps(captured, "q")
     allowed = np.isfinite(captured["masked"])
     if run.key is not None:
-        named = dict.fromkeys(text_plan.keys, "--key")
+        reason_by_key = dict.fromkeys(text_plan.keys, "--key")
     else:
         best = int(np.where(allowed | ~allowed.any(), captured["scores"], -np.inf).argmax())
-        named = {best: f"largest of the {'allowed' if allowed.any() else 'masked'} keys"}
+        reason_by_key = {best: f"largest of the {'allowed' if allowed.any() else 'masked'} keys"}
     cells = []
-    for key, why in named.items():
+    for key, why in reason_by_key.items():
         steps = _steps(captured, "k", key)
         unturned = query.get("normed", query["projected"]), steps.get("normed", steps["projected"])
         parts = arithmetic.parts(captured["q_used"], steps["used"], origin.lengths, unturned)

@@ -51,9 +51,9 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     batch, engine = prepare(plan, model, device)
     (unit,) = select_heads(plan, batch, engine, HeadChoice(model), session.on_progress).units
     layer = unit.layers[0]
-    place = layer, unit.heads[0], query, len(text_plan.context or text_plan.tokens)
+    cell = layer, unit.heads[0], query, len(text_plan.context or text_plan.tokens)
     modules = engine.modules_of(layer) if source.runs else None
-    capture = RowCapture(*place) if modules is None else HeadCapture(modules, *place)
+    capture = RowCapture(*cell) if modules is None else HeadCapture(modules, *cell)
     with capture.capturing() if isinstance(capture, HeadCapture) else nullcontext():
         engine.forward(batch, {layer: [capture]}, lambda done, total: session.on_progress("attending", done, total))
     origin: ModelOrigin | GivenOrigin = GivenOrigin(capture, "as attention received it" if source.runs else "given")
@@ -92,9 +92,9 @@ def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:
     c = plan.config
     text_plan = plan.text_plans[0]
     n_keys = len(text_plan.context or text_plan.tokens)
-    kept = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
-    shown = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
-    return fit_to_memory(plan, {"walk": 8 * kept, "kept": 20 * shown})
+    kept_values = n_keys * (5 * c.d_head + 3 * c.d_value + 16)
+    shown_values = min(n_keys, window or n_keys) * (c.d_head + c.d_value + 16)
+    return fit_to_memory(plan, {"walk": 8 * kept_values, "kept": 20 * shown_values})
 
 
 def _changed_scores() -> UsageError:
@@ -117,29 +117,31 @@ def _check_one(run: RunConfig) -> None:
             message = f"explain needs a single {what}, not a mean" if mean else f"'{picked}' is not a single {what}"
             hint = f"use one, such as {arg(what, 0)}, or auto"
             if picked.label is not None:
-                first, *_ = (f"L{layer}H{head}" for layer, head in picked.label.pairs)
+                first_label, *_ = (f"L{layer}H{head}" for layer, head in picked.label.pairs)
                 message = f"'{picked.label.written}' is not a single head"
-                hint = f"use one, such as {first}"
+                hint = f"use one, such as {first_label}"
             raise UsageError(message, where=picked.option(what), hint=hint)
 
 
 def _one_query(run: RunConfig, text_plan: TextPlan) -> int:
     """Return the query to explain: the only one that was named, or the last token of a span."""
     candidates = text_plan.queries if run.query is not None else range(len(text_plan.tokens))
-    named = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in candidates[: _NAMED + 1]], _NAMED)
+    listing = listed([f"{i} {spell_piece(text_plan.tokens, i)}" for i in candidates[: _NAMED + 1]], _NAMED)
     if run.query is None:
-        hint = f"use {arg('query', placeholder='WORD')} or {arg('query', placeholder='POSITION')}; the text has {named}"
+        hint = (
+            f"use {arg('query', placeholder='WORD')} or {arg('query', placeholder='POSITION')}; the text has {listing}"
+        )
         raise UsageError("explain needs one token", where=arg("query"), hint=hint)
     if len(text_plan.queries) == 1:
         return text_plan.queries[0]
     if run.query.names_span(text_plan.spans):
-        first = text_plan.queries[0]
+        first_query = text_plan.queries[0]
         last = text_plan.queries[-1]
         text_plan.warnings.append(
             f"'{run.query}' is {len(text_plan.queries)} tokens, and each has a softmax of its own: the last of them, "
-            f"{last} '{spell_piece(text_plan.tokens, last)}', is explained; --query {first} explains another"
+            f"{last} '{spell_piece(text_plan.tokens, last)}', is explained; --query {first_query} explains another"
         )
         return last
-    message = f"'{run.query}' selects {len(text_plan.queries)} tokens: {named}"
+    message = f"'{run.query}' selects {len(text_plan.queries)} tokens: {listing}"
     hint = f"select one by its position, such as {arg('query', text_plan.queries[-1])}"
     raise UsageError(message, where=arg("query"), hint=hint)

@@ -45,8 +45,8 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
     yield GAP
     random = RANDOM_WEIGHTS if e.provenance.weights == "random" else ()
     between = " " if random else "  "  # the badge ends with a blank
-    chosen = (Span(between), *untrusted(e.chosen)) if e.chosen and not settings.data_only else ()
-    yield paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen))
+    chosen_spans = (Span(between), *untrusted(e.chosen)) if e.chosen and not settings.data_only else ()
+    yield paragraph((Span(f"L{e.layer}H{e.head}", "title"), *random, *chosen_spans))
     yield from _answer(e, settings)
     yield from _inputs(e, settings)
     yield from _query_and_keys(e, axis, settings)
@@ -64,9 +64,9 @@ def present_explanation(e: Explanation, settings: DisplaySettings, display: Disp
 def _inputs(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     if not e.inputs:
         yield from _title(1, f"what enters layer {e.layer}", ())
-        given = e.provenance.weights == "given"
-        why = "queries, keys and values were given" if given else "the modules of this architecture are"
-        yield _say(f"not known: {why}" if given else f"not shown: {why} not followed", "dim")
+        are_given = e.provenance.weights == "given"
+        why = "queries, keys and values were given" if are_given else "the modules of this architecture are"
+        yield _say(f"not known: {why}" if are_given else f"not shown: {why} not followed", "dim")
         return
     last = "the last of these" if len(e.inputs) > 1 else "this"
     caption = f"{last} is x, which the query is computed from; ‖·‖ is the length of a vector"

@@ -55,26 +55,26 @@ def score_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
 def cell_parts(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present one dot product as the sum of its parts, the largest of them one by one."""
     bands = any(part.wavelength is not None for part in cell.parts)
-    kind = "rotated pairs of dimensions" if bands else "dimensions"
+    noun = "rotated pairs of dimensions" if bands else "dimensions"
     masked = "" if cell.allowed else "; not allowed by the mask"
     label = Span(f"  ({cell.chosen}{masked})", "dim")
     yield paragraph((*_pair(e, cell, "×"), label), indent=1)
-    yield paragraph(ours(f"its {kind}, largest first", "dim"), indent=1)
-    shown = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
-    left = sum(part.product for part in cell.parts[len(shown) :])
-    products: list[float | None] = [part.product for part in shown]
-    sums = np.cumsum([part.product for part in shown]).tolist()
-    labels = [ours(", ".join(str(dim) for dim in part.dims)) for part in shown]
-    if len(shown) < len(cell.parts):
-        labels.append(ours(f"{len(cell.parts) - len(shown)} more", "dim"))
+    yield paragraph(ours(f"its {noun}, largest first", "dim"), indent=1)
+    shown_parts = cell.parts if len(cell.parts) <= PARTS + 2 else cell.parts[:PARTS]
+    left = sum(part.product for part in cell.parts[len(shown_parts) :])
+    products: list[float | None] = [part.product for part in shown_parts]
+    sums = np.cumsum([part.product for part in shown_parts]).tolist()
+    labels = [ours(", ".join(str(dim) for dim in part.dims)) for part in shown_parts]
+    if len(shown_parts) < len(cell.parts):
+        labels.append(ours(f"{len(cell.parts) - len(shown_parts)} more", "dim"))
         products = [*products, left]
         sums = [*sums, cell.total]
     labels.append(ours("sum", "bold"))
     products = [*products, cell.total]
     sums = [*sums, None]
     columns: list[Column] = []
-    for heading, look, cells in (_band_cells if bands else _dim_cells)(shown, settings.precision):
-        columns.append(Column(heading, [*cells, *[""] * (len(labels) - len(shown))], look))
+    for heading, look, cells in (_band_cells if bands else _dim_cells)(shown_parts, settings.precision):
+        columns.append(Column(heading, [*cells, *[""] * (len(labels) - len(shown_parts))], look))
     columns.append(Column("adds" if bands else "q × k", column_texts(products, settings.precision)))
     columns.append(Column("so far", column_texts(sums, settings.precision), "dim"))
     yield Table("pair" if bands else "dimension", columns, labels=labels)
@@ -106,20 +106,20 @@ def _pair(e: Explanation, cell: ExplainedCell, between: str) -> Spans:
     return Span(f"{e.query} ", "bold"), query, Span(f" {between} {cell.key} ", "bold"), key
 
 
-def _dim_cells(shown: list[Part], precision: int) -> Iterator[tuple[str, Look, list[str]]]:
-    yield "q", "", column_texts([part.q[0] for part in shown], precision)
-    yield "k", "", column_texts([part.k[0] for part in shown], precision)
+def _dim_cells(parts: list[Part], precision: int) -> Iterator[tuple[str, Look, list[str]]]:
+    yield "q", "", column_texts([part.q[0] for part in parts], precision)
+    yield "k", "", column_texts([part.k[0] for part in parts], precision)
 
 
-def _band_cells(shown: list[Part], precision: int) -> Iterator[tuple[str, Look, list[str]]]:
-    turns = [f"{_four_digits(part.wavelength)} tokens" if part.wavelength is not None else "never" for part in shown]
+def _band_cells(parts: list[Part], precision: int) -> Iterator[tuple[str, Look, list[str]]]:
+    turns = [f"{_four_digits(part.wavelength)} tokens" if part.wavelength is not None else "never" for part in parts]
     yield "full turn in", "", turns
-    yield "unrotated", "dim", column_texts([part.before for part in shown], precision)
+    yield "unrotated", "dim", column_texts([part.before for part in parts], precision)
 
 
-def _four_digits(number: float) -> str:
+def _four_digits(value: float) -> str:
     """Write a number with four digits, without an exponent."""
-    return f"{float(f'{number:.4g}'):,.{max(0, 4 - len(str(int(number))))}f}"
+    return f"{float(f'{value:.4g}'):,.{max(0, 4 - len(str(int(value))))}f}"
 
 
 def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) -> Text:
@@ -143,8 +143,8 @@ def in_one_line(e: Explanation, cell: ExplainedCell, settings: DisplaySettings) 
         steps.append(f"exp({said(row.masked[at] - np.float32(e.maximum or 0.0))}) = {said(row.exponentials[at])}")
         steps.append(f"/ {said(e.exponential_sum or 1.0)} = weight {said(row.weights[at])}")
         steps.append(f"× ‖v‖ {said(row.value_norms[at])} = {said(row.weights[at] * row.value_norms[at])}")
-    first = (*_pair(e, cell, "←"), Span(f": {steps[0]}"))
-    return Text([first, *map(ours, steps[1:])], "; ", indent=1)
+    opening = (*_pair(e, cell, "←"), Span(f": {steps[0]}"))
+    return Text([opening, *map(ours, steps[1:])], "; ", indent=1)
 
 
 def _bias_parts(e: Explanation) -> dict[str, Floats]:
@@ -212,17 +212,17 @@ def blend_grid(e: Explanation, axis: Axis, settings: DisplaySettings) -> Table:
     labels: list[Spans] = []
     weights = np.nan_to_num(row.weights).astype(np.float64)
     shares = [weight * vector for weight, vector in zip(weights, e.value_vectors.astype(np.float64), strict=True)]
-    given = _column(row.weights)
+    shown_weights = _column(row.weights)
     norms = _column(row.value_norms)
     if e.rest is not None:
         labels.append(ours(_rest_name(e), "dim"))
         shares.append(e.rest.blend.astype(np.float64))
-        given = [*given, e.rest.weight]
+        shown_weights = [*shown_weights, e.rest.weight]
         norms = [*norms, None]
     labels += [ours("sum", "bold"), ours("output", "bold")]
     shares += [e.blend.astype(np.float64), e.output.astype(np.float64)]
     columns = [
-        Column("weight", column_texts([*given, None, None], precision, zero=NO_WEIGHT)),
+        Column("weight", column_texts([*shown_weights, None, None], precision, zero=NO_WEIGHT)),
         Column("‖v‖", column_texts([*norms, None, None], precision)),
         Column("‖α·v‖", column_texts([float(np.linalg.norm(share)) for share in shares], precision, zero=NO_WEIGHT)),
     ]

@@ -86,8 +86,8 @@ class LiveSource(UnitSource):
 
     def token_scene(self, variant: Variant) -> Scene | None:
         """Return a scene of tokens; None before it is computed."""
-        known = self._known.get(variant)
-        return None if known is None else known.scene
+        live_text = self._known.get(variant)
+        return None if live_text is None else live_text.scene
 
     def token_head(self, variant: Variant, layer: int, head: int) -> WalkHead | None:
         """Return a head between tokens; None before it is computed."""
@@ -95,16 +95,16 @@ class LiveSource(UnitSource):
 
     def units_of(self, variant: Variant) -> TextUnits | None:
         """Return the words and spans of the tokens."""
-        known = self._known.get(variant)
-        return None if known is None else known.units
+        live_text = self._known.get(variant)
+        return None if live_text is None else live_text.units
 
     def missing(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Tell whether anything remains to compute."""
         plain = of_tokens(variant)
-        known = self._known.get(plain)
-        if known is None or (plain.cuts and plain not in self._forecasts):
+        live_text = self._known.get(plain)
+        if live_text is None or (plain.cuts and plain not in self._forecasts):
             return True
-        return not (known.complete or known.failed) or not self._has(variant, layer, head, stage, rows)
+        return not (live_text.complete or live_text.failed) or not self._has(variant, layer, head, stage, rows)
 
     def _has(self, variant: Variant, layer: int, head: int, stage: str, rows: tuple[int, int]) -> bool:
         """Tell whether the token rows that a variant needs are computed."""
@@ -125,26 +125,26 @@ class LiveSource(UnitSource):
         plain = of_tokens(variant)
         with self.opener((self.run.texts[variant.text],), progress) as session:
             self._render(session, variant.text)
-            known = self._known.get(plain)
-            if known is None:
+            live_text = self._known.get(plain)
+            if live_text is None:
                 self._first(session, plain, (layer, head))
             elif not self._has(variant, layer, head, stage, rows):
                 self._rows(session, plain, (layer, head), rows)
             elif plain.cuts and plain not in self._forecasts:
                 self._cut(session, plain)
             else:
-                self._all(session, plain, known)
+                self._all(session, plain, live_text)
 
-    def _render(self, session: Session, number: int) -> None:
+    def _render(self, session: Session, text_index: int) -> None:
         """Render a chat, once."""
-        text = self.run.texts[number]
+        text = self.run.texts[text_index]
         if text.chat is not None and text.rendered is None:
             rendered = render_text(text, session.source(self.run))
-            texts = (*self.run.texts[:number], rendered, *self.run.texts[number + 1 :])
+            texts = (*self.run.texts[:text_index], rendered, *self.run.texts[text_index + 1 :])
             self.run = structs.replace(self.run, texts=texts)
 
-    def _config(self, variant: Variant, place: tuple[int, int] | None = None, **changes: Any) -> RunConfig:
-        """Return the run of a variant; of one layer and head if `place` has their indices in the scene."""
+    def _config(self, variant: Variant, layer_head: tuple[int, int] | None = None, **changes: Any) -> RunConfig:
+        """Return the run of a variant; of one layer and head if `layer_head` has their indices in the scene."""
         fixed: dict[str, Any] = {
             "texts": (structs.replace(self.run.texts[variant.text], chat=None),),  # it has been rendered
             "mask": parse_mask(variant.mask),
@@ -152,29 +152,34 @@ class LiveSource(UnitSource):
         }
         fixed |= {"spans": None, "window": None, "picture": False, "target": None, "generate": 0}
         fixed |= {"auto_query": None, "auto_key": None}
-        if place is not None:
-            fixed |= {"layer": IndexSelection.of([self._layers[place[0]]]), "head": IndexSelection.of([place[1]])}
+        if layer_head is not None:
+            fixed |= {
+                "layer": IndexSelection.of([self._layers[layer_head[0]]]),
+                "head": IndexSelection.of([layer_head[1]]),
+            }
         return structs.replace(self.run, **fixed | changes)
 
-    def _first(self, session: Session, variant: Variant, place: tuple[int, int]) -> None:
+    def _first(self, session: Session, variant: Variant, head: tuple[int, int]) -> None:
         """Compute the head with which a walk begins, or its present one."""
         source = session.source(self.run)
         self._layers = source.shown_layers
         sizes = list[Number](self._layers), list[Number](range(source.config.n_heads))
-        run = self._config(variant, place if self._known else None)
+        run = self._config(variant, head if self._known else None)
         if not self._known:  # Where a walk begins is named in its first text; later, the head stays.
             run = structs.replace(run, auto_query=self.run.auto_query, auto_key=self.run.auto_key)
         chat = self.run.texts[variant.text].rendered is not None
-        kept = self._kept(session, run)
-        if kept["pool"]:
+        kept_settings = self._kept(session, run)
+        if kept_settings["pool"]:
             # choosing a head takes a pass through all layers: the first head is there long before
-            kept |= {"layer": _named(run.layer, self._layers[0]), "head": _named(run.head, 0)}
+            kept_settings |= {"layer": _named(run.layer, self._layers[0]), "head": _named(run.head, 0)}
         spans = self.run.spans or (SpanRequest("turns") if chat else None)
-        run = structs.replace(run, top=_RANKS, predict=None, key=None, spans=spans, **kept)
+        run = structs.replace(run, top=_RANKS, predict=None, key=None, spans=spans, **kept_settings)
         report = inspect(run, session.progress, session)
         text = report.texts[0]
-        first = run.texts[0]
-        command = run_command(report.provenance, report.mask, first.text, first.pair, first.context, self.command)
+        first_text = run.texts[0]
+        command = run_command(
+            report.provenance, report.mask, first_text.text, first_text.pair, first_text.context, self.command
+        )
         scene = text_scene(report, text, command, sizes)
         words = len(scene.queries.positions) * len(scene.keys.positions) <= _CELLS
         units = units_known(words=words, spans=text.spans is not None)
@@ -200,48 +205,50 @@ class LiveSource(UnitSource):
             return {"stages": (), "pool": _RUNS, "query": EVERY_POSITION}
         return {"stages": WALKED, "pool": None, "query": None}
 
-    def _rows(self, session: Session, variant: Variant, place: tuple[int, int], rows: tuple[int, int]) -> None:
+    def _rows(self, session: Session, variant: Variant, head: tuple[int, int], rows: tuple[int, int]) -> None:
         """Compute exact rows of a head: all of them unless they are too many."""
         scene = self._known[variant].scene
         n_queries = len(scene.queries.positions)
         n_keys = len(scene.keys.positions)
-        first, last = (0, n_queries - 1) if n_queries * n_keys <= _CELLS else rows
-        query = PositionSelection.of([slice(first, last + 1)])
-        run = self._config(variant, place, query=query, key=None, stages=WALKED, top=_RANKS, predict=False, pool=None)
+        first_row, last_row = (0, n_queries - 1) if n_queries * n_keys <= _CELLS else rows
+        query = PositionSelection.of([slice(first_row, last_row + 1)])
+        run = self._config(variant, head, query=query, key=None, stages=WALKED, top=_RANKS, predict=False, pool=None)
         report = inspect(run, session.progress, session)
         text = report.texts[0]
         rows_of = walk_head(text, text.heads[0])
-        before = self._heads.get((variant, *place))
+        before = self._heads.get((variant, *head))
         if before is None or len(text.queries) == n_queries:
             walk = rows_of if before is None else replace(rows_of, map=before.map, chosen=before.chosen)
             if before is None and len(text.queries) < n_queries:
-                walk = replace(walk, sources=None, rows={}, masked_rows=frozenset(), start=first)
+                walk = replace(walk, sources=None, rows={}, masked_rows=frozenset(), start=first_row)
         else:
-            walk = replace(before, stages=rows_of.stages, start=first)
-        self._heads[variant, *place] = walk
-        self._heads.move_to_end((variant, *place))
-        self._forget((variant, *place))
+            walk = replace(before, stages=rows_of.stages, start=first_row)
+        self._heads[variant, *head] = walk
+        self._heads.move_to_end((variant, *head))
+        self._forget((variant, *head))
 
-    def _all(self, session: Session, variant: Variant, known: _Known) -> None:
+    def _all(self, session: Session, variant: Variant, live_text: _Known) -> None:
         """Compute all heads: with their matrices, or a map and the sources of every row of a long text."""
         run = self._config(variant, layer=ALL, head=ALL, key=None, top=_RANKS, predict=None)
         run = structs.replace(run, **self._kept(session, run))
         try:
             report = inspect(run, session.progress, session)
         except AttnscopeError as e:  # such as memory: what is looked at is still computed head by head
-            known.failed = str(e)
+            live_text.failed = str(e)
             raise
         self._keep(variant, report)
         text = report.texts[0]
-        shape = len(known.scene.layers), len(known.scene.heads)
+        shape = len(live_text.scene.layers), len(live_text.scene.heads)
         rows = {
-            place: self._heads[variant, *place].rows for place in np.ndindex(*shape) if (variant, *place) in self._heads
+            indices: self._heads[variant, *indices].rows
+            for indices in np.ndindex(*shape)
+            if (variant, *indices) in self._heads
         }
         numbers = head_numbers(rows, shape, counted_rows(text.tokens, text.queries))
         predictions = self._forecasts.get(variant) or [forecast(text, prediction) for prediction in text.predictions]
         why_none = _why_none(run, session.source(self.run), text, computed=True)
-        known.scene = replace(known.scene, numbers=numbers, predictions=predictions, no_predictions=why_none)
-        known.complete = True
+        live_text.scene = replace(live_text.scene, numbers=numbers, predictions=predictions, no_predictions=why_none)
+        live_text.complete = True
 
     def _keep(self, variant: Variant, report: Report) -> None:
         text = report.texts[0]
@@ -273,8 +280,8 @@ class LiveSource(UnitSource):
         run = self._config(variant, layer=AUTO, head=AUTO, query=None, key=None, stages=(), cuts=())
         options = AblationOptions(tuple(parse_cut(cut.written) for cut in variant.cuts))
         self._forecasts[variant] = cut_forecasts(ablate(run, options, session.progress, session))
-        known = self._known[variant]
-        known.scene = replace(known.scene, predictions=self._forecasts[variant])
+        live_text = self._known[variant]
+        live_text.scene = replace(live_text.scene, predictions=self._forecasts[variant])
 
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, on built-in texts and random tokens."""
@@ -283,8 +290,8 @@ class LiveSource(UnitSource):
         with self.opener((), progress) as session:
             run = structs.replace(self.run, texts=(), query=None, key=None, hide=None)
             self._survey = survey_heads(run, SurveyOptions(), session.progress, session)
-        for known in self._known.values():
-            known.scene = self._with_roles(known.scene)
+        for live_text in self._known.values():
+            live_text.scene = self._with_roles(live_text.scene)
 
     def _with_roles(self, scene: Scene) -> Scene:
         if self._survey is None:
@@ -319,11 +326,11 @@ class LiveSource(UnitSource):
 
     def with_text(self, text: str) -> "LiveSource":
         """Return a walk through another text with the same model."""
-        first = self.run.texts[0]
-        if first.chat is not None:
+        first_text = self.run.texts[0]
+        if first_text.chat is not None:
             raise AttnscopeError("a chat is not edited", hint="pass a text to edit it")
         places = dict.fromkeys(("query", "key", "auto_query", "auto_key"))  # words of the text before
-        run = structs.replace(self.run, texts=(structs.replace(first, text=text),), **places)
+        run = structs.replace(self.run, texts=(structs.replace(first_text, text=text),), **places)
         other = LiveSource(run, self.opener, self.masks, None)
         other._survey = self._survey
         return other
@@ -346,9 +353,9 @@ def _why_none(run: RunConfig, source: ModelSource, text: TextReport, *, computed
     return f"no predictions: {long}" if computed else "predictions are computed with the other heads"
 
 
-def _named(numbers: IndexSelection, first: int) -> IndexSelection:
+def _named(numbers: IndexSelection, first_index: int) -> IndexSelection:
     """Return the named layers or heads; the first if they were left to `auto`."""
-    return IndexSelection.of([first]) if numbers == AUTO else numbers
+    return IndexSelection.of([first_index]) if numbers == AUTO else numbers
 
 
 def _bytes(head: WalkHead) -> int:

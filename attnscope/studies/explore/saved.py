@@ -28,11 +28,11 @@ class SavedText:
         self.scene, self.heads = cache(self.scene), cache(self.heads)
         self._made: dict[tuple[int, int], WalkHead] = {}
 
-    def head(self, place: tuple[int, int]) -> WalkHead | None:
+    def head(self, head: tuple[int, int]) -> WalkHead | None:
         """Return a head by its indices; None if it was not saved."""
-        if place not in self._made and place in self.heads():
-            self._made[place] = self.heads()[place]()
-        return self._made.get(place)
+        if head not in self._made and head in self.heads():
+            self._made[head] = self.heads()[head]()
+        return self._made.get(head)
 
 
 @dataclass
@@ -57,10 +57,10 @@ class SavedSource(UnitSource):
 
     def units_of(self, variant: Variant) -> TextUnits | None:
         """Return the words and spans of the tokens."""
-        scene, place = self.token_scene(variant), self._place(variant)
+        scene, index = self.token_scene(variant), self._place(variant)
         if scene is None:
             return None
-        return scene.made("units", lambda: self.saved[place].units(scene))
+        return scene.made("units", lambda: self.saved[index].units(scene))
 
     def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
         """Return one head of a report."""
@@ -90,8 +90,8 @@ def _source(reports: Sequence[Report], masks: Sequence[str]) -> SavedSource:
             hint = "explore a report of attnscope run without --measure"
             raise AttnscopeError(message, where="the report", hint=hint)
 
-    def report_of(number: int, side: int, layer: int, head: int) -> Report:
-        text = reports[side].texts[number]
+    def report_of(text_index: int, side: int, layer: int, head: int) -> Report:
+        text = reports[side].texts[text_index]
         layers, heads = head_axes(text.heads.units)
         indices = [n for n, unit in enumerate(text.heads.units) if unit == (layers[layer], heads[head])]
         return replace(reports[side], texts=[replace(text, heads=text.heads.only(indices))])
@@ -106,11 +106,11 @@ def _source(reports: Sequence[Report], masks: Sequence[str]) -> SavedSource:
 
 def distinct(labels: Iterable[str]) -> list[str]:
     """Return labels made unique: the second of a name is `name (2)`."""
-    known: list[str] = []
+    unique_labels: list[str] = []
     for label in labels:
-        count = sum(name == label or name.startswith(f"{label} (") for name in known)
-        known.append(label if not count else f"{label} ({count + 1})")
-    return known
+        count = sum(name == label or name.startswith(f"{label} (") for name in unique_labels)
+        unique_labels.append(label if not count else f"{label} ({count + 1})")
+    return unique_labels
 
 
 def saved_text(report: Report, text: TextReport) -> SavedText:

@@ -67,14 +67,14 @@ def text_scene(
     heads = list(text.heads) if heads is None else heads
     axes = sizes or head_axes([head.ref for head in heads])
     places = {(axes[0].index(head.layer), axes[1].index(head.head)): head for head in heads}
-    rows = {place: rows_of(head) for place, head in places.items()}
-    chosen = [place for place, head in places.items() if head.chosen]
+    rows = {indices: rows_of(head) for indices, head in places.items()}
+    chosen_heads = [indices for indices, head in places.items() if head.chosen]
     stages = set(WALKED) if sizes else {stage for head in heads for stage in head.stages}
     scene = scene_of(report, text, axes, rows, stages)
     if command is not None:
         scene = replace(scene, command=command)
     width = max((head.stages["output"].shape[1] for head in heads if "output" in head.stages), default=0)
-    return replace(scene, width=width, first=chosen[0] if chosen else min(places, default=(0, 0)))
+    return replace(scene, width=width, first=chosen_heads[0] if chosen_heads else min(places, default=(0, 0)))
 
 
 def scene_of(
@@ -130,7 +130,7 @@ def _start(text: TextReport, queries: Sequence[int]) -> int | None:
 
 def units_known(*, words: bool, spans: bool) -> list[str]:
     """Return the units that positions can have: tokens, words, spans."""
-    return [unit for unit, known in zip(UNITS, (True, words, spans), strict=True) if known]
+    return [unit for unit, is_known in zip(UNITS, (True, words, spans), strict=True) if is_known]
 
 
 def ordered(numbers: Iterable[Number]) -> list[Number]:
@@ -203,12 +203,12 @@ def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], c
     numbers = []
     for statistic in ROW_STATISTICS:
         values = np.full(shape, np.nan, dtype=np.float32)
-        for place, known in rows.items():
-            row = known.get(statistic.name)
+        for indices, head_rows in rows.items():
+            row = head_rows.get(statistic.name)
             if row is not None and len(row) == len(counted):
                 visible = row[counted & np.isfinite(row)]
                 if visible.size:
-                    values[place] = visible.max() if statistic.largest else visible.mean(dtype=np.float64)
+                    values[indices] = visible.max() if statistic.largest else visible.mean(dtype=np.float64)
         if np.isfinite(values).any():
             numbers.append(HeadNumber(statistic.name, statistic.of_head, values))
     return numbers
@@ -218,22 +218,22 @@ def passages(
     texts: tuple[str, str | None],
     tokens: Sequence[Token],
     context: Sequence[Token] | None,
-    shown: tuple[Sequence[int], Sequence[int]],
+    shown_positions: tuple[Sequence[int], Sequence[int]],
 ) -> Iterator[Passage]:
     """Yield a text piece by piece, its tokens with what is between them, and then the context.
 
-    `shown` are the positions of queries and of keys.
+    `shown_positions` are the positions of queries and of keys.
     """
-    rows, columns = ({position: n for n, position in enumerate(positions)} for positions in shown)
+    rows, columns = ({position: n for n, position in enumerate(positions)} for positions in shown_positions)
     reached = [0, 0]
     for position, token in enumerate(tokens):
-        place = rows.get(position, -1), columns.get(position, -1) if context is None else -1
+        cell = rows.get(position, -1), columns.get(position, -1) if context is None else -1
         text: str = texts[token.segment] or "" if token.segment < 2 else ""
         name = token_span(tokens, position)
         if token.start is None or token.end is None or token.end <= reached[token.segment]:
             if token.special and position and tokens[position - 1].special is False:
                 yield Passage(Span(" "))
-            yield Passage(name, *place)
+            yield Passage(name, *cell)
             if token.special and position < len(tokens) - 1:
                 yield Passage(Span(" "))
             continue
@@ -241,7 +241,7 @@ def passages(
         if at > reached[token.segment]:
             yield Passage(Span(text[reached[token.segment] : at], origin="untrusted"))
         reached[token.segment] = token.end
-        yield Passage(Span(text[at : token.end] or name.text, name.look, name.origin), *place)
+        yield Passage(Span(text[at : token.end] or name.text, name.look, name.origin), *cell)
     for segment, segment_text in enumerate(texts):
         if segment_text and len(segment_text) > reached[segment] and any(token.segment == segment for token in tokens):
             yield Passage(Span(segment_text[reached[segment] :], origin="untrusted"))
@@ -295,14 +295,14 @@ def run_command(
     text: str,
     pair: str | None = None,
     context: str | None = None,
-    named: str | None = None,
+    text_argument: str | None = None,
     generated: int = 0,
 ) -> RunCommand | None:
     """Return the command that repeats a run, as far as a report knows it; None if arrays in memory were given, or a
     function or array as a mask.
 
     Args:
-        named: How the command names the text, such as `--file texts.txt`; None for the text itself.
+        text_argument: How the command names the text, such as `--file texts.txt`; None for the text itself.
         generated: Number of tokens that the model generated.
     """
     if mask.used != mask.own and not _is_typed(mask.used):
@@ -314,8 +314,8 @@ def run_command(
         path = quote_for_shell(provenance.model)
         shared_path = quote_for_shell(_shared(provenance.model))
         return RunCommand(f"--qkv {path}", mask_options(mask), shared_words=f"--qkv {shared_path}")
-    piped = named is None and text.startswith("-")
-    words = ["-" if piped else quote_for_shell(text) if named is None else named]
+    piped = text_argument is None and text.startswith("-")
+    words = ["-" if piped else quote_for_shell(text) if text_argument is None else text_argument]
     options = {"--pair": pair, "--context": context}
     if provenance.family == "config":
         options["--config"] = provenance.model
@@ -350,10 +350,10 @@ def _shared(path: str) -> str:
 def _is_typed(mask: str) -> bool:
     """Tell whether a mask is an expression of words and files, which Python's functions and arrays are not."""
     try:
-        named = mask_files(parse_mask(mask))
+        file_names = mask_files(parse_mask(mask))
     except UsageError:
         return False
-    return all(name.endswith(MASK_FILES) for name in named)
+    return all(name.endswith(MASK_FILES) for name in file_names)
 
 
 def mask_options(mask: MaskUse) -> dict[str, str]:

@@ -110,7 +110,7 @@ def unit_scene(scene: Scene, units: TextUnits, unit: str) -> Scene:
         division = ""
     else:
         assert units.spans is not None
-        tokens = [units.spans.tokens(number) for number in range(len(units.spans.names))]
+        tokens = [units.spans.tokens(index) for index in range(len(units.spans.names))]
         members = (tokens, tokens)
         queries = span_axis("query", units.spans.names, units.spans.outside)
         keys = span_axis("key", units.spans.names, units.spans.outside)
@@ -145,8 +145,8 @@ def word_head(head: WalkHead, tokens: Scene, words: Scene) -> WalkHead:
     axes = tokens.queries.positions, tokens.keys.positions
     places = [{position: n for n, position in enumerate(axis)} for axis in axes]
     rows, columns = (
-        [[place[position] for position in word] for word in members]
-        for place, members in zip(places, words.members, strict=True)
+        [[index_of[position] for position in word] for word in members]
+        for index_of, members in zip(places, words.members, strict=True)
     )
     merged = merge_cells(head.stages["weights"], rows, columns, head.masked_rows).astype(np.float32)
     sink = head.rows.get("sink")
@@ -156,14 +156,14 @@ def word_head(head: WalkHead, tokens: Scene, words: Scene) -> WalkHead:
 
 def span_head(scene: Scene, units: TextUnits, layer: int, head: int) -> WalkHead | None:
     """Return the weights of a head between spans; None if they are not known."""
-    known = units.of_head(layer, head)
-    if known is None:
+    weights_and_sink = units.of_head(layer, head)
+    if weights_and_sink is None:
         return None
-    weights, sink = known
+    weights, sink = weights_and_sink
     rows = {} if sink is None else {"sink": sink}
     return _of_weights(scene.layers[layer], scene.heads[head], np.asarray(weights, dtype=np.float32), rows)
 
 
-def _of_weights(layer: Any, head: Any, weights: Matrix, rows: dict[str, Floats], chosen: str = "") -> WalkHead:
+def _of_weights(layer: Any, head: Any, weights: Matrix, rows: dict[str, Floats], reason: str = "") -> WalkHead:
     masked = frozenset(np.flatnonzero(np.isnan(weights).all(1)).tolist())
-    return WalkHead(layer, head, stages={"weights": weights}, masked_rows=masked, rows=rows, chosen=chosen)
+    return WalkHead(layer, head, stages={"weights": weights}, masked_rows=masked, rows=rows, chosen=reason)

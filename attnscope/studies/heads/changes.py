@@ -18,7 +18,7 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
 
     The findings of both are HeadRoles of the same roles, or HeadScores of the same measure.
     """
-    (first, a), (second, b) = sides
+    (first_label, a), (second_label, b) = sides
     values = [_values(side_heads) for side_heads in (a, b)]
     sizes = [(side.provenance.n_layers, side.provenance.n_heads) for side in (a, b)]
     (layers, heads), differences = map(min, zip(*sizes, strict=True)), []
@@ -29,13 +29,15 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
         squares = error[:layers, :heads].astype(np.float64) ** 2 + other_error[:layers, :heads].astype(np.float64) ** 2
         change = other[:layers, :heads].astype(np.float64) - value[:layers, :heads]
         differences.append(HeadDifference(name, change.astype(np.float32), np.sqrt(squares).astype(np.float32)))
-    most, role = _changed_most(differences, (layers, heads))
-    labels = [first, second] if first != second else [f"{first} (1)", f"{second} (2)"]
+    largest_change, role = _changed_most(differences, (layers, heads))
+    labels = (
+        [first_label, second_label] if first_label != second_label else [f"{first_label} (1)", f"{second_label} (2)"]
+    )
     labelled = [
         HeadSide(label, heads) if isinstance(heads, HeadRoles) else HeadSide(label, measured=heads)
         for label, heads in zip(labels, (a, b), strict=True)
     ]
-    return HeadComparison(axis, labelled, most, role, differences, _notes(labels, a, b))
+    return HeadComparison(axis, labelled, largest_change, role, differences, _notes(labels, a, b))
 
 
 def _values(heads: Heads) -> dict[str, tuple[Matrix, Matrix]]:
@@ -56,13 +58,13 @@ def _changed_most(
     changes = np.stack([difference.difference for difference in ranked])  # (roles, L, H)
     sizes = np.nan_to_num(np.abs(changes), nan=-1.0)
     best = sizes.argmax(0)
-    most: Matrix = np.take_along_axis(changes, best[None], 0)[0]
-    known = (sizes.max(0) >= 0).tolist()
+    largest: Matrix = np.take_along_axis(changes, best[None], 0)[0]
+    are_known = (sizes.max(0) >= 0).tolist()
     names = [
         [ranked[n].name if there else None for n, there in zip(row, knows, strict=True)]
-        for row, knows in zip(best.tolist(), known, strict=True)
+        for row, knows in zip(best.tolist(), are_known, strict=True)
     ]
-    return most, names
+    return largest, names
 
 
 def _notes(labels: Sequence[str], a: Heads, b: Heads) -> list[str]:

@@ -64,21 +64,21 @@ def present_changes(comparison: HeadComparison, settings: DisplaySettings, displ
 
 
 def _header(comparison: HeadComparison, labels: Sequence[str], settings: DisplaySettings) -> Iterator[ViewPart]:
-    first, second = (side.heads for side in comparison.sides)
-    if isinstance(first, HeadRoles):
-        yield from unknown_tokens(first.probes.unknown, first.probes.tokens)
+    first_heads, second_heads = (side.heads for side in comparison.sides)
+    if isinstance(first_heads, HeadRoles):
+        yield from unknown_tokens(first_heads.probes.unknown, first_heads.probes.tokens)
     else:
-        yield from unknown_words(first.texts)
-    yield from report_header(first.provenance, first.mask, settings)
-    yield from random_weights_of(labels[1], second.provenance, first.provenance)
+        yield from unknown_words(first_heads.texts)
+    yield from report_header(first_heads.provenance, first_heads.mask, settings)
+    yield from random_weights_of(labels[1], second_heads.provenance, first_heads.provenance)
     yield Facts([("compare", (Span(f"{comparison.axis}: "), *arrow(labels)))])
-    if second.mask != first.mask:
-        mask = describe_mask(second.mask, own_mask_name(second.provenance))
+    if second_heads.mask != first_heads.mask:
+        mask = describe_mask(second_heads.mask, own_mask_name(second_heads.provenance))
         yield Facts([("mask", (*untrusted(labels[1]), Span(": "), *mask))])
-    if isinstance(first, HeadRoles):
-        yield Facts([(name, note(text)) for name, text in describe_probes(first)])
+    if isinstance(first_heads, HeadRoles):
+        yield Facts([(name, note(text)) for name, text in describe_probes(first_heads)])
     else:
-        yield from measured_texts(first, settings)
+        yield from measured_texts(first_heads, settings)
 
 
 def _roles(
@@ -97,8 +97,8 @@ def _roles(
     letters: dict[str | None, str] = {None: UNCLEAR} | {role.name: role.letter for role in roles}
     titles: dict[str | None, str] = {None: NO_ROLE} | {role.name: role.title for role in roles}
     short, full_names = (
-        [[named[a] if a == b else f"{named[a]}{arrow}{named[b]}" for a, b in row] for row in pairs]
-        for named, arrow in ((letters, "→"), (titles, " → "))
+        [[names[a] if a == b else f"{names[a]}{arrow}{names[b]}" for a, b in row] for row in pairs]
+        for names, arrow in ((letters, "→"), (titles, " → "))
     )
     full = float(np.nanmax(size)) if np.isfinite(size).any() else 0.0
     yield head_grid(size, short, Scale(0.0, full, False), Digits(2), names=full_names)
@@ -137,8 +137,8 @@ def _changed_heads(
     return Table("head", [*columns, Column("largest change", changes, left=True)], labels=labels, indent=0)
 
 
-def _largest_changes(difference: Matrix, listing: Listing, most: int) -> list[tuple[int, int]]:
-    return [place for place in listing.heads(difference, most) if abs(difference[place]) >= _LEAST]
+def _largest_changes(difference: Matrix, listing: Listing, limit: int) -> list[tuple[int, int]]:
+    return [head for head in listing.heads(difference, limit) if abs(difference[head]) >= _LEAST]
 
 
 def _main_role(survey: HeadRoles, layer: int, head: int) -> Spans:
@@ -162,28 +162,28 @@ def _changed_roles(
     comparison: HeadComparison, headings: Sequence[Spans], mains: Sequence[Sequence[str | None]], listing: Listing
 ) -> Table:
     """List every role, the most changed first: its heads in each model, and the largest changes."""
-    most = {difference.name: _largest(difference.difference) for difference in comparison.differences}
-    shown = sorted(comparison.differences, key=lambda difference: -most[difference.name])
+    largest_changes = {difference.name: _largest(difference.difference) for difference in comparison.differences}
+    sorted_differences = sorted(comparison.differences, key=lambda difference: -largest_changes[difference.name])
     names: list[Spans] = []
     cells: list[Text] = []
-    for difference in shown:
+    for difference in sorted_differences:
         role = ROLES[difference.name]
         names.append((Span(role.letter, "bold", colour=role.colour), Span(f" {role.title}")))
         heads = _largest_changes(difference.difference, listing, _OF_A_ROLE)
         listed = [ours(f"L{layer}H{head} {_change(difference, layer, head)}") for layer, head in heads]
-        nothing = "no head changes" if most[difference.name] >= 0 else "not measured in both"
+        nothing = "no head changes" if largest_changes[difference.name] >= 0 else "not measured in both"
         cells.append(Text(listed or [ours(nothing, "dim")], "  ", cut="" if listing.top is None else None))
     columns = []
     for heading, main in zip(headings, mains, strict=True):
-        counts = ["–" if ROLES[role.name].rank is None else str(main.count(role.name)) for role in shown]
+        counts = ["–" if ROLES[role.name].rank is None else str(main.count(role.name)) for role in sorted_differences]
         columns.append(Column(heading, counts))
     largest = Text([ours("largest changes"), ours("± standard error")], ", ", cut="")
     return Table("role", [*columns, Column(largest, cells, left=True)], labels=names, indent=0)
 
 
 def _largest(difference: Matrix) -> float:
-    known = np.abs(difference[np.isfinite(difference)])
-    return float(known.max()) if known.size else -1.0
+    known_changes = np.abs(difference[np.isfinite(difference)])
+    return float(known_changes.max()) if known_changes.size else -1.0
 
 
 def _numbers(
@@ -217,7 +217,9 @@ def _numbers(
     yield GAP
     items = []
     for layer, head in listing.heads(difference.difference, _MOST):
-        first, second = (spell_value(values, None, layer, head, digits) for values in both)
-        items.append(ours(f"L{layer}H{head} {first} → {second} ({_change(difference, layer, head, digits)})"))
+        first_value, second_value = (spell_value(values, None, layer, head, digits) for values in both)
+        items.append(
+            ours(f"L{layer}H{head} {first_value} → {second_value} ({_change(difference, layer, head, digits)})")
+        )
     yield Facts([("changed", Text(items, "  "))], remark=False, look="bold")
     yield GAP

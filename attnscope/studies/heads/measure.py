@@ -47,8 +47,8 @@ class Sums:
         self.arrays["offset_sums"] = np.zeros((texts, *shape, width))
         self.arrays["offset_cells"] = np.zeros((texts, shape[0], 1, width))
         if draws:
-            drawn = (name for kind, rows in _ROWS.items() for name in (*kind, rows))
-            self.arrays |= {name: np.zeros((draws, *shape)) for name in drawn}
+            drawn_names = (name for sum_names, rows in _ROWS.items() for name in (*sum_names, rows))
+            self.arrays |= {name: np.zeros((draws, *shape)) for name in drawn_names}
 
     def add(self, name: str, layer: int, sequences: Sequence[int], values: Tensor | Array) -> None:
         """Add the values of some sequences, (sequences, heads, …), to their blocks."""
@@ -137,10 +137,10 @@ class ProbePass:
             rows = sorted({row for probe in probes for n in names if n in probe.targets for row in probe.targets[n][0]})
             places = {row: n for n, row in enumerate(rows)}
             targets = torch.full((len(probes), len(rows), len(names)), -1)
-            for number, probe in enumerate(probes):
+            for probe_index, probe in enumerate(probes):
                 for n, name in enumerate(names):
                     for row, key in zip(*probe.targets.get(name, (range(0), range(0))), strict=True):
-                        targets[number, places[row], n] = key
+                        targets[probe_index, places[row], n] = key
             targets = targets.to(device)
             for recorders in self._of_layers.values():
                 recorders.append(

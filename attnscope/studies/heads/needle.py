@@ -103,9 +103,9 @@ def find_needle(
     shape = len(options.lengths), len(options.depths)
     weight, every, bits = (np.empty(shape, np.float32) for _ in range(3))
     mask = None
-    for number, (place, prompt) in enumerate(prompts.items(), 1):
-        read, bits[place], mask = _measure(run, source, session, prompt, f"needle {number} of {len(prompts)}")
-        weight[place], every[place] = np.mean([read[head] for head in heads]), read.mean()
+    for step, (cell, prompt) in enumerate(prompts.items(), 1):
+        read, bits[cell], mask = _measure(run, source, session, prompt, f"needle {step} of {len(prompts)}")
+        weight[cell], every[cell] = np.mean([read[head] for head in heads]), read.mean()
     device = session.load(plan_passes(run, source, [[_plan(prompt)]], 0)[0])[1]
     return NeedleSurvey(
         provenance(source, run, device),
@@ -142,13 +142,13 @@ def _prompts(options: NeedleOptions, source: ModelSource, cue: str, answer: str)
         raise UsageError("its first token is part of what comes before it", where=arg("answer"), hint=hint)
     fixed = len(before) + len(needle) + len(both)
     longest = max(options.lengths)
-    most = source.config.max_positions
+    limit = source.config.max_positions
     if min(options.lengths) <= fixed:
         message = f"{min(options.lengths)} tokens, of which the needle and its question take {fixed}"
         raise UsageError(message, where=arg("lengths"), hint=f"use {fixed + 32} or more")
-    if most is not None and longest > most:
-        message = f"{longest:,} tokens, but the model takes at most {most:,}"
-        raise UsageError(message, where=arg("lengths"), hint=f"use {arg('lengths', str(most))} or less")
+    if limit is not None and longest > limit:
+        message = f"{longest:,} tokens, but the model takes at most {limit:,}"
+        raise UsageError(message, where=arg("lengths"), hint=f"use {arg('lengths', str(limit))} or less")
     once = _encode(source, f" {filler.strip()} ", arg("filler"))
     text = [once[n % len(once)] for n in range(longest)]
     ids = [token.id for token in both[len(asking) :]]

@@ -19,7 +19,7 @@ _SHADES = " ░▒▓█"
 def present_needle(survey: NeedleSurvey, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn the reading of a needle into parts."""
     yield from report_header(survey.provenance, survey.mask, settings)
-    named = "  ".join(
+    head_names = "  ".join(
         f"L{layer}H{head} {formatted(value, 'z.2f')}"
         for (layer, head), value in zip(survey.heads[:_NAMED], survey.retrieval, strict=False)
     )
@@ -29,7 +29,7 @@ def present_needle(survey: NeedleSurvey, settings: DisplaySettings, display: Dis
         ("asked", (*untrusted(survey.cue), Span(" …"))),
         ("answer", untrusted(survey.answer.strip(), "bold")),
         ("filler", ours(survey.filler)),
-        ("heads", ours(f"the {len(survey.heads)} strongest in the role retrieval: {named}{more}")),
+        ("heads", ours(f"the {len(survey.heads)} strongest in the role retrieval: {head_names}{more}")),
     ]
     yield Facts(facts, remark=False)
     yield GAP

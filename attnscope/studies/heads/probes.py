@@ -45,9 +45,9 @@ def special_frame(source: ModelSource, tokens: Sequence[Token]) -> tuple[list[To
     is used, since many heads attend to it by default.
     """
     added = [token.special and token.start is None for token in tokens]
-    first = added.index(False) if False in added else 0
+    text_start = added.index(False) if False in added else 0
     last = len(tokens) - (added[::-1].index(False) if False in added else 0)
-    before = list(tokens[:first])
+    before = list(tokens[:text_start])
     after = list(tokens[last:])
     if not before and source.begin is not None and isinstance(source.tokenizer, FileTokenizer):
         before = [source.tokenizer.special_token(source.begin)]
@@ -62,7 +62,7 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     of 16 tokens are a third kind. There are `draws` sequences of each.
     """
     before, after = frame
-    ids = np.array([number for number in source.tokenizer.ordinary_ids() if number < source.config.vocab_size])
+    ids = np.array([token_id for token_id in source.tokenizer.ordinary_ids() if token_id < source.config.vocab_size])
     limit = source.config.max_positions
     room = 2 * REPEATED if limit is None else min(2 * REPEATED, limit - len(before) - len(after))
     half = min(room // 2, len(ids))
@@ -76,8 +76,8 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     type_id = before[0].type_id if before else 0
 
     def probe(numbers: np.ndarray, targets: dict[str, tuple[range, range]], draw: int) -> Probe:
-        drawn = [Token(int(number), "", "", type_id=type_id) for number in numbers]
-        return Probe([*before, *drawn, *after], targets, draw)
+        drawn_tokens = [Token(int(token_id), "", "", type_id=type_id) for token_id in numbers]
+        return Probe([*before, *drawn_tokens, *after], targets, draw)
 
     probes = []
     for draw in range(draws if half else 0):

@@ -68,8 +68,8 @@ def ask_heads(
     groups = batches_by_length([max(len(text.tokens), len(text.context or ())) for text in texts])
     c = source.config
     longest = max(len(side) for text in texts for side in (text.tokens, text.context or text.tokens))
-    kept = max(map(len, groups)) * c.n_layers * c.n_heads * longest * 4
-    plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], kept)
+    record_bytes = max(map(len, groups)) * c.n_layers * c.n_heads * longest * 4
+    plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], record_bytes)
     model, device = session.load(plans[0], len(plans))
     subtracted_keys = [None if against is None else _against(against, run, text) for text in texts]
     largest = measure in _LARGEST
@@ -108,13 +108,13 @@ def ask_heads(
 
 def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list[int]:
     """Return the keys whose weight is subtracted."""
-    written = run.texts[text.number]
-    words: tuple[str | None, ...] = written.text, written.pair
+    text_input = run.texts[text.number]
+    words: tuple[str | None, ...] = text_input.text, text_input.pair
     sources = text.tokens
     spans = text.spans
     if text.context is not None:
         sources = text.context
-        words = (written.context,)
+        words = (text_input.context,)
         spans = None
     positions = sorted(against.find(sources, words, arg("against"), spans=spans))
     return whole_words(text.tokens, positions) if run.words else positions
@@ -144,13 +144,13 @@ class _Question:
         self._measure = measure
         device = batch.tokens.real.device
         every = sorted({row for text_rows in rows for row in text_rows})
-        shown = torch.zeros_like(batch.tokens.real)
+        shown_rows = torch.zeros_like(batch.tokens.real)
         wanted = torch.zeros(2, *batch.sources.real.shape, dtype=torch.bool, device=device)
-        for number, text_rows in enumerate(rows):
-            shown[number, torch.tensor(text_rows, device=device)] = True
+        for index, text_rows in enumerate(rows):
+            shown_rows[index, torch.tensor(text_rows, device=device)] = True
             for side in (0, 1):
-                wanted[side, number, torch.tensor(keys[side][number], dtype=torch.int64, device=device)] = True
-        self._shown = shown[:, every].cpu()
+                wanted[side, index, torch.tensor(keys[side][index], dtype=torch.int64, device=device)] = True
+        self._shown = shown_rows[:, every].cpu()
         self._wanted = wanted.cpu()
         heads = range(engine.sizes[1])
         names = () if measure in OF_KEYS or measure in LAYER_STATISTICS else (measure,)
@@ -159,7 +159,7 @@ class _Question:
         self._columns: dict[int, ColumnRecorder] = {}
         if measure in OF_KEYS:
             for layer in engine.layers:
-                self._columns[layer] = ColumnRecorder(heads, every, shown, batch.sources, by=measure)
+                self._columns[layer] = ColumnRecorder(heads, every, shown_rows, batch.sources, by=measure)
         self.recorders: dict[int, list[Recorder]] = {layer: [rows] for layer, rows in self._rows.items()}
         for layer, columns in self._columns.items():
             self.recorders[layer].append(columns)
@@ -184,12 +184,12 @@ class _Question:
                 continue
             else:
                 values = (rows.recorded | rows.of_layers)[self._measure].cpu().double()  # (B, H, rows)
-                known = live & ~values.isnan()
-                count = known.sum((0, 2))
+                is_known = live & ~values.isnan()
+                count = is_known.sum((0, 2))
                 if self._measure in _LARGEST:
-                    total = values.masked_fill(~known, -torch.inf).amax((0, 2)).expand(2, -1)
+                    total = values.masked_fill(~is_known, -torch.inf).amax((0, 2)).expand(2, -1)
                 else:
-                    total = (values.nan_to_num(0.0) * known).sum((0, 2)).expand(2, -1)
+                    total = (values.nan_to_num(0.0) * is_known).sum((0, 2)).expand(2, -1)
             totals[:, layer] = total.numpy()
             counts[layer] = count.numpy()
         return totals, counts

@@ -83,9 +83,9 @@ def _record(
     """Run texts and random sequences; return the sums that roles are computed from, and what ran."""
     # probes of one pass have one length
     batches = batches_by_length([len(tokens) for tokens in texts], padded=True)
-    drawn = batches_by_length([len(probe.tokens) for probe in random.probes], padded=False)
+    random_batches = batches_by_length([len(probe.tokens) for probe in random.probes], padded=False)
     groups = [[texts[n] for n in numbers] for numbers in batches]
-    groups += [[random.probes[n].tokens for n in numbers] for numbers in drawn]
+    groups += [[random.probes[n].tokens for n in numbers] for numbers in random_batches]
     planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups]
     plans = plan_passes(run, source, planned, _bytes_kept(source, groups, len(texts)))
     model, device = session.load(plans[0], len(plans))
@@ -97,10 +97,10 @@ def _record(
     sums = Sums(sizes, len(texts), options.draws if random.probes else 0, max(map(len, texts)))
     parts = divided_texts(run, options.roles, texts)
     sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in parts.sums}
-    for number, (plan, numbers) in enumerate(zip(plans, [*batches, *drawn], strict=True)):
+    for index, (plan, numbers) in enumerate(zip(plans, [*batches, *random_batches], strict=True)):
         batch, engine = prepare(plan, model, device)
         recorded: list[TextPass | ProbePass | SegmentPass] = []
-        if number >= len(batches):
+        if index >= len(batches):
             recorded.append(ProbePass([random.probes[n] for n in numbers], engine, batch.tokens.real.device))
         else:
             recorded += [TextPass(batch, numbers, engine)] if "texts" in measured else []
@@ -108,7 +108,7 @@ def _record(
         recorders = {
             layer: [recorder for part in recorded for recorder in part.recorders[layer]] for layer in engine.layers
         }
-        forward(plan, batch, engine, recorders, (f"measuring heads, {number + 1} of {len(plans)}", session.progress))
+        forward(plan, batch, engine, recorders, (f"measuring heads, {index + 1} of {len(plans)}", session.progress))
         for part in recorded:
             part.add_to(sums)
     return sums.arrays, engine, device
@@ -153,9 +153,9 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
     truncated = 0
     for text in run.texts:
         try:
-            given = (text.text, text.pair, text.where)
+            arguments = (text.text, text.pair, text.where)
             truncate = shipped or run.truncate
-            tokens, of_text = tokenize(source, *given, truncate=truncate, special=text.adds_special)
+            tokens, of_text = tokenize(source, *arguments, truncate=truncate, special=text.adds_special)
         except AttnscopeError as e:
             if not shipped:
                 raise
@@ -177,20 +177,20 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
     heads = source.config.n_layers * source.config.n_heads
     longest = max(len(tokens) for group in groups for tokens in group)
     offsets = min(_OFFSETS, 2 * longest)
-    most = max(len(group) for group in groups)
-    recorded = most * heads * (4 * longest + 8 * (2 * offsets + 20))
+    largest_group = max(len(group) for group in groups)
+    recorded = largest_group * heads * (4 * longest + 8 * (2 * offsets + 20))
     blocks = min(16, n_texts)
     return recorded + heads * (4 * blocks + 8) * 8 * offsets  # sums, squares, and what a jackknife makes of them
 
 
 def role_values(
-    sums: Mapping[str, np.ndarray], kept: Sequence[HeadRole]
+    sums: Mapping[str, np.ndarray], kept_roles: Sequence[HeadRole]
 ) -> tuple[list[RoleValues], list[list[str | None]]]:
     """Return the values of some roles from `Sums.arrays`, and the main role of every head."""
     shape = sums["rows"].shape[1:]
     roles = []
     values = {}
-    for role in kept:
+    for role in kept_roles:
         if set(role.needs) <= set(sums):
             value, error = jackknife(sums, role)
         else:
@@ -198,7 +198,7 @@ def role_values(
         values[role.name] = value
         facts: dict[str, Any] = {name: getattr(role, name) for name in RoleValues.__struct_fields__[:-2]}
         roles.append(RoleValues(**facts, values=value.astype(np.float32), errors=error.astype(np.float32)))
-    main = [[None if place < 0 else HEAD_ROLES[place].name for place in row] for row in main_roles(values).tolist()]
+    main = [[None if index < 0 else HEAD_ROLES[index].name for index in row] for row in main_roles(values).tolist()]
     return roles, main
 
 

@@ -58,10 +58,10 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
         none = main.count(None)
         have = "has" if none == 1 else "have"
         message = Span(f"{none} of {len(main)} heads {have} no clear role", "bold")
-        shown = f" ({UNCLEAR}). A fuller colour or shade is a stronger role. Each head counts once, for its main role"
-        beside = any(ROLES[role.name].rank is None for role in survey.roles)
-        shown += "; a role with – is never the main one." if beside else "."
-        yield paragraph((message, Span(shown)), remark=True)
+        legend = f" ({UNCLEAR}). A fuller colour or shade is a stronger role. Each head counts once, for its main role"
+        has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
+        legend += "; a role with – is never the main one." if has_unranked else "."
+        yield paragraph((message, Span(legend)), remark=True)
     yield notes(survey.notes)
     more = [] if len(survey.roles) <= ROLES_ALONE else ["--role induction (its values for every head)"]
     yield from more_options([*more, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings)
@@ -105,7 +105,9 @@ def _contrasted(measured: HeadScores, contrast: KeyContrast, listing: Listing, s
     columns = []
     for name, values in numbers.items():
         sign = "+" * (name == "difference")
-        columns.append(Column(name, [formatted(float(values[place]), f"{sign}z.{digits}f") for place in places]))
+        columns.append(
+            Column(name, [formatted(float(values[layer_head]), f"{sign}z.{digits}f") for layer_head in places])
+        )
     return Table("head", columns, labels=[ours(f"L{layer}H{head}") for layer, head in places])
 
 
@@ -137,16 +139,16 @@ def measured_texts(measured: HeadScores, settings: DisplaySettings) -> Iterator[
         for name, places, tokens in (*sides, ("against", text.against, text.sources)):
             if places is not None and len(places) < len(tokens):
                 more = len(places) - _STRONGEST
-                named = named_tokens(tokens, places[:_STRONGEST], " · ")
-                lines.append((name, (*named, Span(f" · and {more} more" if more > 0 else ""))))
+                token_spans = named_tokens(tokens, places[:_STRONGEST], " · ")
+                lines.append((name, (*token_spans, Span(f" · and {more} more" if more > 0 else ""))))
         yield Facts(lines)
 
 
 def _picture(survey: HeadRoles) -> Matrices:
     """Present the letter of each head's main role, and its strength."""
-    shown: dict[str | None, tuple[str, str, str]] = {None: (UNCLEAR, NO_ROLE, "")}
-    shown |= {role.name: (role.letter, role.title, role_colour(role)) for role in survey.roles}
-    letters, names, colours = ([[shown[name][n] for name in row] for row in survey.main] for n in range(3))
+    looks_by_role: dict[str | None, tuple[str, str, str]] = {None: (UNCLEAR, NO_ROLE, "")}
+    looks_by_role |= {role.name: (role.letter, role.title, role_colour(role)) for role in survey.roles}
+    letters, names, colours = ([[looks_by_role[name][n] for name in row] for row in survey.main] for n in range(3))
     for layer in set(range(len(letters))) - set(survey.provenance.attending):
         letters[layer] = [""] * len(letters[layer])
     values = np.full((len(letters), len(letters[0])), np.nan, np.float32)
@@ -191,7 +193,7 @@ def _strongest_of_roles(roles: Sequence[RoleValues], main: Sequence[str | None],
 
 
 def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Spans, Text]:
-    listed = [place for place in listing.heads(role.values, _MOST) if abs(role.values[place]) >= _LEAST]
+    listed = [layer_head for layer_head in listing.heads(role.values, _MOST) if abs(role.values[layer_head]) >= _LEAST]
     heads = [
         ours(
             f"L{layer}H{head} {spell_value(role.values, role.errors, layer, head, 2)}",

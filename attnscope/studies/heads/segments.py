@@ -43,13 +43,13 @@ def segments_of(tokens: Sequence[Token], spans: TextSpans | None) -> Segments | 
     if any(tokens[position].segment for position in words):
         sides = [[position for position in words if tokens[position].segment == side] for side in (0, 1)]
     else:
-        named = [] if spans is None else _text_spans(spans)
-        sides = [] if spans is None or len(named) != 2 else [spans.tokens(number) for number in named]
+        text_spans = [] if spans is None else _text_spans(spans)
+        sides = [] if spans is None or len(text_spans) != 2 else [spans.tokens(index) for index in text_spans]
     return Segments(*sides) if len(sides) == 2 and len(sides[0]) > 1 and len(sides[1]) > 1 else None
 
 
 def _text_spans(spans: TextSpans) -> list[int]:
-    return [number for number, outside in enumerate(spans.outside) if not outside]
+    return [index for index, outside in enumerate(spans.outside) if not outside]
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def divided_texts(run: RunConfig, roles: Sequence[str] | None, texts: Sequence[l
     if aligned and len(known_segments) < len(texts):
         hint = f"add {arg('pair')}, or divide the text into two with {arg('spans')}"
         raise UsageError("alignment needs two segments", where=arg("role", "alignment"), hint=hint)
-    known = [spans for spans in divided if spans is not None]
+    known_spans = [spans for spans in divided if spans is not None]
     return TextParts(
-        known if (roles is None or "receiver" in roles) and len(known) == len(texts) else [],
+        known_spans if (roles is None or "receiver" in roles) and len(known_spans) == len(texts) else [],
         known_segments if (roles is None or aligned) and len(known_segments) == len(texts) else [],
     )
 
@@ -91,8 +91,8 @@ class SegmentPass:
         import torch
 
         self._numbers = numbers
-        self._spans = [parts.spans[number] for number in numbers] if parts.spans else []
-        self._segments = [parts.segments[number] for number in numbers] if parts.segments else []
+        self._spans = [parts.spans[index] for index in numbers] if parts.spans else []
+        self._segments = [parts.segments[index] for index in numbers] if parts.segments else []
         self._receivers: dict[int, SpanRecorder] = {}
         self._alignments: dict[int, AlignmentRecorder] = {}
         heads = range(engine.sizes[1])
@@ -119,10 +119,10 @@ class SegmentPass:
             for text, spans in enumerate(self._spans):
                 kurtosis = receiver_kurtosis(weights[text], spans)
                 if kurtosis is not None:
-                    known = np.isfinite(kurtosis)
-                    number = [self._numbers[text]]
-                    sums.add("receiver", layer, number, np.where(known, kurtosis, 0.0)[None])
-                    sums.add("receivers", layer, number, known.astype(np.float64)[None])
+                    is_known = np.isfinite(kurtosis)
+                    indices = [self._numbers[text]]
+                    sums.add("receiver", layer, indices, np.where(is_known, kurtosis, 0.0)[None])
+                    sums.add("receivers", layer, indices, is_known.astype(np.float64)[None])
         for layer, alignment in self._alignments.items():
             moments = alignment.sums.cpu().double().numpy()
             for text, sides in enumerate(self._segments):

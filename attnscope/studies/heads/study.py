@@ -13,26 +13,26 @@ _NOT_OF_NEEDLES = (*_NO_TEXT, "role", "measure", "top")
 
 
 def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
-    given = [name for name, value in values.items() if value is not None]
+    given_names = [name for name, value in values.items() if value is not None]
     if sides is not None:
         axis, compared = sides
-        if "needle" in given:
+        if "needle" in given_names:
             hint = f"remove {arg('needle')}, or measure one model after the other"
             raise UsageError("heads of two models are compared by roles or one number", where=arg(axis), hint=hint)
         if len(compared) != 2:
             hint = "the heads of two models are compared with each other"
             raise UsageError(f"has {len(compared)} values, not two", where=arg(axis), hint=hint)
-    if "needle" in given:
+    if "needle" in given_names:
         for name in _NOT_OF_NEEDLES:
-            if name in given:
+            if name in given_names:
                 hint = f"remove it, or {arg('needle')}"
                 raise UsageError(f"cannot be used with {arg('needle')}", where=arg(name), hint=hint)
         return Call("needle", "none")
     for name in ("answer", "filler", "lengths", "depths"):
-        if name in given:
+        if name in given_names:
             hint = f"add {arg('needle', placeholder='TEXT')}"
             raise UsageError(f"applies only to {arg('needle')}", where=arg(name), hint=hint)
-    if values.get("words") and not {"query", "key"}.intersection(given):
+    if values.get("words") and not {"query", "key"}.intersection(given_names):
         raise UsageError(f"applies only to {arg('query')} and {arg('key')}", where=arg("words"), hint="remove it")
     listing = Listing(values.get("top"), values.get("sort") or "value")
     return Call("heads", "named" if asks_one_number(values) else "built-in", listing)

@@ -21,8 +21,8 @@ class HeadTracker:
         self.session = session
         source = session.source(run)
         texts = plan_texts(replace(run, window=None, pool=None), source)
-        kept = source.config.n_layers * source.config.n_heads * len(texts[0].tokens) * 4 * len(MEASURES)
-        (self._plan,) = plan_passes(run, source, [texts], kept)
+        record_bytes = source.config.n_layers * source.config.n_heads * len(texts[0].tokens) * 4 * len(MEASURES)
+        (self._plan,) = plan_passes(run, source, [texts], record_bytes)
         self._model, self.device = session.load(self._plan)
         words = [position for position, token in enumerate(texts[0].tokens) if not token.special]
         self._rows = words or list(range(len(texts[0].tokens)))

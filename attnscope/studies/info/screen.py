@@ -45,9 +45,9 @@ _UNKNOWN_FACTS = {"transformers": _NATIVE_FACTS}
 def as_json(description: "Description", cost: Sequence[CostRow] | None) -> bytes:
     """Write the description as strict JSON on one line; with the rows of the cost table, if any, under `cost`."""
     facts: dict[str, Any] = msgspec.to_builtins(description)
-    known = _KNOWN_CONFIG.get(description.engine)
-    if known is not None:
-        facts["config"] = {name: facts["config"][name] for name in known}
+    field_names = _KNOWN_CONFIG.get(description.engine)
+    if field_names is not None:
+        facts["config"] = {name: facts["config"][name] for name in field_names}
     return msgspec.json.encode(facts if cost is None else {**facts, "cost": cost}) + b"\n"
 
 
@@ -87,7 +87,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
     words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
     tokenizer = f"{d.tokenizer}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
     rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
-    known = [
+    facts = [
         ("name", d.name),
         ("family", d.family),
         ("weights", _WEIGHTS[d.weights]),
@@ -107,7 +107,7 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
         ("checkpoint", f"{d.stored_parameters:,} numbers: {stored}" if d.stored_parameters is not None else ""),
     ]
     unknown = _UNKNOWN_FACTS.get(d.engine, ())
-    return [(name, value) for name, value in known if name not in unknown]
+    return [(name, value) for name, value in facts if name not in unknown]
 
 
 def _layer_map(c: "ModelConfig") -> str:
@@ -136,8 +136,8 @@ def _mlp(c: "ModelConfig") -> str:
     if not c.d_mlp:
         return "none"
     bounded = f", bounded at {c.glu_limit:g}" if c.glu_limit is not None else ""
-    chosen = f"; {c.experts_per_token} of {c.n_experts} experts for each token" if c.n_experts else ""
-    return f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}{bounded}{chosen}"
+    experts_text = f"; {c.experts_per_token} of {c.n_experts} experts for each token" if c.n_experts else ""
+    return f"{c.d_mlp} wide, {'gated ' * c.gated}{c.activation}{bounded}{experts_text}"
 
 
 def _positions(c: "ModelConfig") -> str:
@@ -184,9 +184,9 @@ _MEANINGS = (
 )
 
 
-def scaled(number: int, step: int, units: Sequence[str]) -> str:
+def scaled(amount: int, step: int, units: Sequence[str]) -> str:
     """Format a number with three digits and a unit: 1048576 as `1.00 MiB`."""
-    value = float(number)
+    value = float(amount)
     unit = 0
     while value >= 999.5 and unit < len(units) - 1:
         value = value / step

@@ -31,7 +31,7 @@ def _strongest(values: Numbers, count: int = _CHOICES) -> list[int]:
 def _pick(labels: Sequence[str], values: Numbers) -> tuple[list[str], int]:
     """Return labels to choose from, and which of them has the largest value."""
     places = _strongest(values)
-    return [labels[place] for place in places], places.index(int(values.argmax()))
+    return [labels[index] for index in places], places.index(int(values.argmax()))
 
 
 def _amounts(right: float, *wrong: float, digits: int = 2) -> tuple[list[str], int]:
@@ -50,8 +50,8 @@ def _table(labels: Sequence[str], *columns: Numbers) -> list[LessonRow]:
 
 def _listed(names: Sequence[str], values: Numbers) -> str:
     """Write the numbers of the first heads on one line."""
-    written = [f"{name} {_say(value)}" for name, value in zip(names, values[:_HEADS], strict=False)]
-    return ", ".join([*written, "…"] if len(names) > _HEADS else written)
+    items = [f"{name} {_say(value)}" for name, value in zip(names, values[:_HEADS], strict=False)]
+    return ", ".join([*items, "…"] if len(names) > _HEADS else items)
 
 
 def _scores(m: Material) -> list[LessonStep]:
@@ -135,35 +135,35 @@ def _mask(m: Material) -> list[LessonStep]:
     unmasked = softmax(m.scaled)
     causal = np.asarray(m.explanation.keys) <= m.query
     hidden_first = causal.all()  # the last token sees every key: hide the strongest one instead
-    shown = causal if not hidden_first else np.arange(n) != int(unmasked.argmax())
+    visible = causal if not hidden_first else np.arange(n) != int(unmasked.argmax())
     name = f"the key {m.labels[int(unmasked.argmax())]} hidden" if hidden_first else "a causal mask"
-    before = softmax(np.where(shown, m.scaled, -np.inf))
-    left = float(unmasked[shown].sum())
-    again = unmasked * shown / left
+    before = softmax(np.where(visible, m.scaled, -np.inf))
+    left = float(unmasked[visible].sum())
+    again = unmasked * visible / left
     equal = bool(np.allclose(again, before, atol=1e-6))
-    first = int((~shown).argmax())
+    first_masked = int((~visible).argmax())
     return [
         LessonStep(
             "A mask forbids keys: their scores become −∞ before the softmax, and exp(−∞) is 0.",
-            f"with {name}: {m.labels[first]} has {_say(m.scaled[first])} → −∞, and exp(−∞) = 0",
+            f"with {name}: {m.labels[first_masked]} has {_say(m.scaled[first_masked])} → −∞, and exp(−∞) = 0",
             "How many keys may this token still read?",
-            *_amounts(float(shown.sum()), float(n), float(max(1, n - int(shown.sum()))), 0.0, digits=0),
-            f"{int(shown.sum())} of {n}.",
+            *_amounts(float(visible.sum()), float(n), float(max(1, n - int(visible.sum()))), 0.0, digits=0),
+            f"{int(visible.sum())} of {n}.",
             ["scaled", "masked"],
-            _table(m.labels, m.scaled, np.where(shown, m.scaled, -np.inf)),
+            _table(m.labels, m.scaled, np.where(visible, m.scaled, -np.inf)),
         ),
         LessonStep(
             "Why before the softmax? If weights were set to 0 after it, the row would no longer sum to 1.",
-            f"weights of the {int(shown.sum())} allowed keys without a mask: {_say(left, 3)}",
+            f"weights of the {int(visible.sum())} allowed keys without a mask: {_say(left, 3)}",
             "A mask after the softmax would make this row sum to",
             *_amounts(left, 1.0, (1 + left) / 2 if left < 0.5 else left / 2, digits=3),
             f"{_say(left, 3)}: the weight of the hidden keys is lost instead of shared out.",
             ["no mask", "mask after", "mask before"],
-            _table(m.labels, unmasked, unmasked * shown, before),
+            _table(m.labels, unmasked, unmasked * visible, before),
         ),
         LessonStep(
             "Dividing the rest by its sum gives what the mask before the softmax gives.",
-            f"{_say(unmasked[shown].max(), 3)} / {_say(left, 3)} = {_say(again[shown].max(), 3)}",
+            f"{_say(unmasked[visible].max(), 3)} / {_say(left, 3)} = {_say(again[visible].max(), 3)}",
             "Is the mask before the softmax the same as the mask after it, divided by the new sum?",
             ["yes, up to rounding", "no"],
             int(not equal),
@@ -301,7 +301,7 @@ def _directions(m: Material) -> list[LessonStep]:
     later = np.triu(np.ones((n, n), dtype=bool), 1)
     ahead = float((both[m.head] * later).sum(1).mean())
     moved = np.abs(both[m.head] - past[m.head]).sum(1) / 2
-    first = 0
+    first_token = 0
     second = min(1, n - 1)
     names = [f"{query} {label.partition(' ')[2]}" for query, label in enumerate(m.labels)]
     choices, answer = _pick(names, moved)
@@ -317,10 +317,15 @@ def _directions(m: Material) -> list[LessonStep]:
         LessonStep(
             "Under a causal mask, early tokens have few keys to choose from.",
             f"row {names[second]}: {second + 1} keys; row {names[n - 1]}: {n} keys",
-            f"How much weight does the first token, {names[first]}, give to itself?",
-            *_amounts(float(past[m.head, first, first]), float(both[m.head, first, first]), 1 / n, digits=3),
-            f"{_say(past[m.head, first, first], 3)}: it sees nothing else. Bidirectional: "
-            f"{_say(both[m.head, first, first], 3)}.",
+            f"How much weight does the first token, {names[first_token]}, give to itself?",
+            *_amounts(
+                float(past[m.head, first_token, first_token]),
+                float(both[m.head, first_token, first_token]),
+                1 / n,
+                digits=3,
+            ),
+            f"{_say(past[m.head, first_token, first_token], 3)}: it sees nothing else. Bidirectional: "
+            f"{_say(both[m.head, first_token, first_token], 3)}.",
         ),
         LessonStep(
             "Changing the mask moves weight, and in later layers also changes what is read.",
@@ -337,9 +342,9 @@ def _directions(m: Material) -> list[LessonStep]:
 
 def _sinks(m: Material) -> list[LessonStep]:
     weights = m.layer_weights
-    first = weights[:, 1:, 0].mean(1) if weights.shape[1] > 1 else weights[:, :, 0].mean(1)
-    names = [f"L{m.layer}H{head}" for head in range(len(first))]
-    choices, answer = _pick(names, first)
+    weight_on_first = weights[:, 1:, 0].mean(1) if weights.shape[1] > 1 else weights[:, :, 0].mean(1)
+    names = [f"L{m.layer}H{head}" for head in range(len(weight_on_first))]
+    choices, answer = _pick(names, weight_on_first)
     text = m.run.texts[0].text
     longer = TextInput(f"{text} {text}")  # of words that the model knows
     padded = m.report(None, (m.run.texts[0], longer), show_padding=True).texts
@@ -352,14 +357,14 @@ def _sinks(m: Material) -> list[LessonStep]:
         LessonStep(
             "A softmax cannot give nothing: a head without a target puts its weight somewhere, often on the first"
             " token, a sink.",
-            f"weight of other tokens on the first: {_listed(names, first)}",
+            f"weight of other tokens on the first: {_listed(names, weight_on_first)}",
             f"Which head of layer {m.layer} gives the first token most?",
             choices,
             answer,
-            f"{names[int(first.argmax())]}, with {_say(first.max(), 3)}. An even share would be "
+            f"{names[int(weight_on_first.argmax())]}, with {_say(weight_on_first.max(), 3)}. An even share would be "
             f"{_say(1 / weights.shape[2], 3)}.",
             ["on the first"],
-            _table(names, first),
+            _table(names, weight_on_first),
         ),
         LessonStep(
             "Texts of a batch are padded to one length, and the mask forbids the padding.",

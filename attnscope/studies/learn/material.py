@@ -130,9 +130,9 @@ def gather(run: RunConfig, temperature: float = 1.0, progress: ProgressCallback 
     """Explain the row that lessons are about: the named one, or the last word of the text."""
     session = Session(run.texts, progress)
     if run.query is None:
-        first = inspect(replace(run, head=parse_indices("0", "head"), layer=parse_indices("0", "layer"), stages=()),
+        report = inspect(replace(run, head=parse_indices("0", "head"), layer=parse_indices("0", "layer"), stages=()),
                         None, session)  # fmt: skip
-        tokens = first.texts[0].tokens
+        tokens = report.texts[0].tokens
         words = [index for index, token in enumerate(tokens) if not token.special] or [0]
         run = replace(run, query=parse_positions(str(words[-1])))
     explanation = explain(replace(run, window=None, top=3), None, session)

@@ -16,15 +16,15 @@ _NONE = "−∞"  # cell of a key that is not allowed
 def present_lesson(lesson: Lesson, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
     """Turn a whole lesson into parts, with the answers after all questions."""
     yield from lesson_header(lesson, settings)
-    for number, step in enumerate(lesson.steps, 1):
+    for step_number, step in enumerate(lesson.steps, 1):
         yield GAP
-        yield from step_parts(lesson, number, step)
+        yield from step_parts(lesson, step_number, step)
         yield from question_parts(step)
     yield GAP
     yield paragraph((Span("Answers", "title"),))
-    for number, step in enumerate(lesson.steps, 1):
+    for step_number, step in enumerate(lesson.steps, 1):
         yield GAP
-        yield paragraph((Span(f"{number}  ", "bold"), *untrusted(step.reveal)))
+        yield paragraph((Span(f"{step_number}  ", "bold"), *untrusted(step.reveal)))
         yield from answer_parts(step, settings)
 
 
@@ -40,9 +40,9 @@ def lesson_header(lesson: Lesson, settings: DisplaySettings) -> Iterator[ViewPar
         yield Facts([("what if", ours(f"scores are divided by a temperature of {lesson.temperature:g}"))])
 
 
-def step_parts(lesson: Lesson, number: int, step: LessonStep) -> Iterator[ViewPart]:
+def step_parts(lesson: Lesson, step_number: int, step: LessonStep) -> Iterator[ViewPart]:
     """Present what a step says, and its formula."""
-    yield paragraph((Span(f"{number}/{len(lesson.steps)}  ", "bold"), *untrusted(step.says)))
+    yield paragraph((Span(f"{step_number}/{len(lesson.steps)}  ", "bold"), *untrusted(step.says)))
     yield paragraph(untrusted(step.formula, "bold"), indent=1)
 
 

@@ -68,10 +68,10 @@ def measure_rollout(run: RunConfig, progress: ProgressCallback | None = None, se
     count = len(rollout_plan.shown)
     texts = []
     engine = None
-    for number, text in enumerate(rollout_plan.shown):
-        text_plan = replace(rollout_plan.plan, text_plans=[rollout_plan.plan.text_plans[number]])
+    for text_index, text in enumerate(rollout_plan.shown):
+        text_plan = replace(rollout_plan.plan, text_plans=[rollout_plan.plan.text_plans[text_index]])
         batch, engine = prepare(text_plan, model, device)
-        step = run.measure + (f", text {number + 1} of {count}" if count > 1 else "")
+        step = run.measure + (f", text {text_index + 1} of {count}" if count > 1 else "")
         matrices = find(text_plan, batch, engine, rollout_plan.layers, (step, session.progress))
         texts.append(_text_report(run, text, matrices, rollout_plan.layers, rollout_plan.measure))
     assert engine is not None
@@ -86,12 +86,12 @@ def plan_rollout(run: RunConfig, source: ModelSource) -> RolloutPlan:
     _check_options(run)
     _check_model(source, measure)
     layers = _layers(run, source, measure)
-    shown = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
-    plan = _plan(run, source, layers, shown, measure)
+    shown_texts = [_within(run, text) for text in plan_texts(msgspec.structs.replace(run, window=None), source)]
+    plan = _plan(run, source, layers, shown_texts, measure)
     if measure.zeroing and run.what_if == "same-scores" and not plan.run.own_mask:
         message = f"{measure.name} runs whole layers, so a mask cannot apply to their scores alone"
         raise UsageError(message, where=arg("what_if"), hint=f"remove {arg('what_if', 'same-scores')}")
-    return RolloutPlan(measure, layers, shown, plan)
+    return RolloutPlan(measure, layers, shown_texts, plan)
 
 
 def _check_options(run: RunConfig) -> None:
@@ -111,8 +111,8 @@ def _check_options(run: RunConfig) -> None:
         (run.generate, arg("generate"), f"{measure} shows no predictions", other),
         (run.pool is not None, arg("pool"), f"{measure} has no pooled map", _SELECT),
     )
-    for given, where, message, hint in refused:
-        if given:
+    for is_given, where, message, hint in refused:
+        if is_given:
             raise UsageError(message, where=where, hint=hint)
 
 
@@ -164,10 +164,10 @@ def _within(run: RunConfig, text: TextPlan) -> TextPlan:
 
 
 def _plan(
-    run: RunConfig, source: ModelSource, layers: list[int], shown: list[TextPlan], measure: RolloutMeasure
+    run: RunConfig, source: ModelSource, layers: list[int], shown_texts: list[TextPlan], measure: RolloutMeasure
 ) -> RunPlan:
     """Plan passes over one text at a time, with every row and column, and estimate their memory."""
-    texts = [replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown]
+    texts = [replace(text, queries=(n := list(range(len(text.tokens)))), keys=n) for text in shown_texts]
     request = msgspec.structs.replace(
         run, layer=IndexSelection.of(layers), head=MEAN, stages=("weights",), top=0, query=None, key=None
     )
@@ -175,7 +175,7 @@ def _plan(
     longest = max(texts, key=lambda text: len(text.tokens))
     cells = len(longest.tokens) ** 2
     matrices = 1 if measure.cumulative else len(layers)
-    results = matrices * sum(len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown)
+    results = matrices * sum(len(text.queries) * (len(text.keys) + 2 * run.top) for text in shown_texts)
     demand = replace(
         memory_demand(replace(plan, text_plans=[longest])),
         batch=_copies(len(longest.tokens)) + 1 if measure.zeroing else 1,
@@ -183,8 +183,8 @@ def _plan(
         rows=0,
         drawn=0 if run.window is None else results,
     )
-    kept = 8 * cells * (len(layers) + _FLOATS)
-    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept + 4 * results}, (SHORTER,))
+    kept_bytes = 8 * cells * (len(layers) + _FLOATS)
+    _, stream_reason, memory = spare_memory(run, source, demand, {"kept": kept_bytes + 4 * results}, (SHORTER,))
     return replace(plan, stream_reason=stream_reason, memory=memory)
 
 
@@ -252,7 +252,7 @@ def _text_report(
         part[[query in nothing for query in text.queries]] = np.nan
         ranked = keys, values.astype(np.float32), [] if run.special else [*LEFT_OUT]
         rollouts.append(TokenRollout(measure.name, covered_layers, part, nothing, *ranked))
-    given = run.texts[text.number]
-    about = given.text, given.pair, text.tokens, None, text.number, text.queries, text.keys, Heads()
-    chat = chat_text(given, text.tokens)
+    text_input = run.texts[text.number]
+    about = text_input.text, text_input.pair, text.tokens, None, text.number, text.queries, text.keys, Heads()
+    chat = chat_text(text_input, text.tokens)
     return TextReport(*about, text.notes, list(text.hidden), rollouts=rollouts, chat=chat)

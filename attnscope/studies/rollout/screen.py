@@ -37,12 +37,12 @@ def present_rollouts(text: TextReport, settings: DisplaySettings, *, heat: bool)
 
 
 def _title(rollouts: Sequence[TokenRollout]) -> ViewPart:
-    first = rollouts[0]
-    last = rollouts[-1]
-    name = first.name if first is last else f"{first.name} to {last.name}"
-    measure = ROLLOUT_MEASURES.get(first.measure)
+    first_rollout = rollouts[0]
+    last_rollout = rollouts[-1]
+    name = first_rollout.name if first_rollout is last_rollout else f"{first_rollout.name} to {last_rollout.name}"
+    measure = ROLLOUT_MEASURES.get(first_rollout.measure)
     source = "" if measure is None else f"  {measure.meaning} ({measure.source})"
-    return paragraph((Span(f"{name} {first.measure}", "title"), Span(source, "dim")))
+    return paragraph((Span(f"{name} {first_rollout.measure}", "title"), Span(source, "dim")))
 
 
 def _matrix(text: TextReport, rollout: TokenRollout, settings: DisplaySettings) -> Panel:

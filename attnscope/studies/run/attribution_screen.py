@@ -30,11 +30,11 @@ def present_attribution(text: TextReport, attribution: Attribution, settings: Di
     yield GAP
     yield paragraph((Span("sources", "bold"), Span("  what each token adds through all heads", "dim")))
     digits = len(str(len(text.tokens) - 1))
-    named: list[tuple[Spans, float]] = [
+    named_values: list[tuple[Spans, float]] = [
         ((Span(f"{position:>{digits}} "), token_span(text.tokens, position)), value)
         for position, value in enumerate(attribution.sources.tolist())
     ]
-    yield _ranking("token", named, float(attribution.sources.sum()), _SOURCES, settings)
+    yield _ranking("token", named_values, float(attribution.sources.sum()), _SOURCES, settings)
     yield GAP
     caption = "  what a head adds by reading one token, largest first"
     yield paragraph((Span("head ← token", "bold"), Span(caption, "dim")))
@@ -69,15 +69,15 @@ def _parts(attribution: Attribution) -> list[tuple[str, float]]:
 
 
 def _ranking(
-    heading: str, named: list[tuple[Spans, float]], total: float, most: int, settings: DisplaySettings
+    heading: str, named_values: list[tuple[Spans, float]], total: float, limit: int, settings: DisplaySettings
 ) -> Table:
     """Rank parts by the magnitude of their contribution, with the sum of the others and of all."""
-    order = np.argsort([-abs(value) for _, value in named], kind="stable").tolist()
-    shown = [named[i] for i in order[:most]]
-    values = [value for _, value in shown]
-    labels = [label for label, _ in shown]
-    if len(named) > most:
-        left_out = len(named) - most
+    order = np.argsort([-abs(value) for _, value in named_values], kind="stable").tolist()
+    shown_parts = [named_values[i] for i in order[:limit]]
+    values = [value for _, value in shown_parts]
+    labels = [label for label, _ in shown_parts]
+    if len(named_values) > limit:
+        left_out = len(named_values) - limit
         labels.append(ours(f"{left_out} other {heading}{'s' * (left_out > 1)}", "dim"))
         values.append(total - sum(values))
     largest = max(map(abs, values), default=0.0) or 1.0

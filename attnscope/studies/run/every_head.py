@@ -43,7 +43,7 @@ class EveryHead:
 def inspect_with_every_head(run: RunConfig, session: Session) -> tuple[Report, EveryHead]:
     """Do what `inspect` does, and summarise every head of the model in the same pass."""
     measured = RoleRecorders()
-    report, summary = inspect_every_head(run, session, beside=measured.recorders)
+    report, summary = inspect_every_head(run, session, extra_recorders=measured.recorders)
     return report, EveryHead(summary, measured.of_texts(len(report.texts)))
 
 

@@ -76,14 +76,14 @@ def walk_source(report: Report, every_head: EveryHead | None) -> SavedSource:
 
 
 def _saved(report: Report, text: TextReport, summary: TextReport, roles: TextRoles | None) -> SavedText:
-    named = {head.ref: head for head in text.heads}
+    named_heads = {head.ref: head for head in text.heads}
     other_heads = {head.ref: head for head in summary.heads}
     layers, heads = head_axes([*text.heads.units, *summary.heads.units])
     walks = {
         (layers.index(ref.layer), heads.index(ref.head)): partial(
-            _head, text, summary, named.get(ref), other_heads.get(ref)
+            _head, text, summary, named_heads.get(ref), other_heads.get(ref)
         )
-        for ref in {**other_heads, **named}
+        for ref in {**other_heads, **named_heads}
     }
     return SavedText(lambda: with_roles(_scene(report, text, summary), roles), lambda: walks)
 
@@ -93,24 +93,24 @@ def _scene(report: Report, text: TextReport, summary: TextReport) -> Scene:
     heads = [*summary.heads, *(head for head in text.heads if head.ref not in summary.heads.units)]
     every = text_scene(report, summary, heads=heads)
     stages = set(axes.stages) if any(head.stages for head in text.heads) else set(every.stages)
-    chosen = next((head for head in text.heads if head.chosen), text.heads[0])
+    chosen_head = next((head for head in text.heads if head.chosen), text.heads[0])
     return replace(
         axes,
         layers=every.layers,
         heads=every.heads,
         numbers=every.numbers,
         stages=[stage for stage in ("scores", "scaled", "masked", "weights") if stage in stages] or ["weights"],
-        first=(every.layers.index(chosen.layer), every.heads.index(chosen.head)),
+        first=(every.layers.index(chosen_head.layer), every.heads.index(chosen_head.head)),
     )
 
 
-def _head(text: TextReport, summary: TextReport, named: HeadReport | None, other: HeadReport | None) -> WalkHead:
+def _head(text: TextReport, summary: TextReport, named_head: HeadReport | None, other: HeadReport | None) -> WalkHead:
     """Return a head on the axes of the text: the named one, else its summary."""
-    if named is None:
+    if named_head is None:
         assert other is not None
         head = walk_head(summary, other)
         return replace(_spread(head, text, summary), exact=bool(head.stages))
-    head = walk_head(text, named)
+    head = walk_head(text, named_head)
     if other is None:
         return head
     more = _spread(walk_head(summary, other), text, summary)

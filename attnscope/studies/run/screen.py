@@ -130,7 +130,7 @@ def _present_head(
             yield GAP
             yield fitted(word_contributors(text, head, settings, compact=heat), settings)
         return
-    stages = stage_matrices(text, head, settings, given=report.provenance.family == "weights")
+    stages = stage_matrices(text, head, settings, are_given=report.provenance.family == "weights")
     in_row = [stage for stage in stages if stage.name != "output"]
     if len(text.queries) == 1 and not heat and any(stage.name == "weights" for stage in in_row):
         option = settings.named("--stage", "stages") + " " + ",".join(stage.name for stage in in_row)
@@ -152,8 +152,8 @@ def _present_head(
         return
     forms = [[*matrix_set, *ranking_set] for matrix_set in matrices for ranking_set in rankings]
     if len(forms) > 1:
-        drawn = None if heat or not settings.brief else _drawn(text, head, stages, settings)
-        yield FirstFitting(forms, None if drawn is None else [*drawn, *rankings[-1]])
+        drawn_parts = None if heat or not settings.brief else _drawn(text, head, stages, settings)
+        yield FirstFitting(forms, None if drawn_parts is None else [*drawn_parts, *rankings[-1]])
     else:
         yield from forms[0]
     if ranking is not None and text.generated:
@@ -203,10 +203,10 @@ def _are_maps(text: TextReport) -> bool:
 def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
     """Tell whether a text has so many heads that they are drawn side by side; two suffice if no stages were named."""
     layers = {head.layer for head in text.heads}
-    numbered = all(isinstance(number, int) for head in text.heads for number in (head.layer, head.head))
-    drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
-    most = 1 if brief else _MOST_EACH if len(layers) > 1 and not _are_maps(text) else _MOST_OF_LAYER
-    return numbered and drawn and len(text.heads) > most
+    numbered = all(isinstance(index, int) for head in text.heads for index in (head.layer, head.head))
+    are_drawn = all("weights" in head.stages or head.pooled is not None for head in text.heads)
+    limit = 1 if brief else _MOST_EACH if len(layers) > 1 and not _are_maps(text) else _MOST_OF_LAYER
+    return numbered and are_drawn and len(text.heads) > limit
 
 
 def _thumbnails(text: TextReport) -> Matrices:
@@ -221,9 +221,11 @@ def _thumbnails(text: TextReport) -> Matrices:
         axes = word_axes(text, text.words)
     weights = [_weights(head) for head in text.heads]
     scale = LogScale.of(np.stack(weights)) if _are_maps(text) else WEIGHTS
-    drawn = *axes, scale, Digits(2)
+    panel_arguments = *axes, scale, Digits(2)
     titles = [ours(head_name(head)) for head in text.heads]
-    panels = [Panel("weights", title, matrix, [], *drawn) for title, matrix in zip(titles, weights, strict=True)]
+    panels = [
+        Panel("weights", title, matrix, [], *panel_arguments) for title, matrix in zip(titles, weights, strict=True)
+    ]
     return Matrices(panels, True, [(int(head.layer), int(head.head)) for head in text.heads])
 
 

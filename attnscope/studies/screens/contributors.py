@@ -103,22 +103,22 @@ def _summed(
     if row is None or len(text.keys) < len(text.sources):
         return row, None
     of = dict(zip(head.top.keys[r].tolist(), head.top.weight[r].tolist(), strict=True))
-    kept = [source for source in row if of[source.index] >= LITTLE]
-    if len(kept) == len(row):
+    kept_sources = [source for source in row if of[source.index] >= LITTLE]
+    if len(kept_sources) == len(row):
         return row, None
     if "weights" not in head.stages:
         drained = 0.0 if head.rows.sink is None else float(head.rows.sink[r])
-        left = 1 - sum(of[source.index] for source in kept) - drained
-        return (row, None) if head.top.left_out else (kept, ("others", _sum_text(max(0.0, left), digits)))
+        left = 1 - sum(of[source.index] for source in kept_sources) - drained
+        return (row, None) if head.top.left_out else (kept_sources, ("others", _sum_text(max(0.0, left), digits)))
     weights = head.stages["weights"][r].astype(np.float64)
     excluded = ranked_out(text.sources, head.top.left_out)
-    return kept, rest_of(weights, [source.index for source in kept], excluded, digits)
+    return kept_sources, rest_of(weights, [source.index for source in kept_sources], excluded, digits)
 
 
-def rest_of(weights: np.ndarray, kept: list[int], excluded: np.ndarray, digits: Digits) -> tuple[str, str]:
+def rest_of(weights: np.ndarray, kept_indices: list[int], excluded: np.ndarray, digits: Digits) -> tuple[str, str]:
     """Count the sources of a row that take part in the ranking and are not listed, and sum their weight."""
     other_weights = np.where(excluded, 0.0, weights)
-    other_weights[kept] = 0
+    other_weights[kept_indices] = 0
     return f"{(other_weights > 0).sum()} more", _sum_text(float(other_weights.sum()), digits)
 
 
@@ -140,11 +140,11 @@ def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bar
 def _remarks(weight: np.ndarray, content: np.ndarray) -> list[tuple[str, str] | None]:
     """Remark on a source whose ranks by weight and by content differ, and whose shares differ sharply."""
     remarks: list[tuple[str, str] | None] = [None] * len(weight)
-    known = np.isfinite(weight) & np.isfinite(content)
-    if known.sum() < 2 or not weight[known].max() or not content[known].max():
+    is_known = np.isfinite(weight) & np.isfinite(content)
+    if is_known.sum() < 2 or not weight[is_known].max() or not content[is_known].max():
         return remarks
-    weight, content = (np.where(known, a, np.float32(-1)) / a[known].max() for a in (weight, content))
-    for k in np.flatnonzero(known):
+    weight, content = (np.where(is_known, a, np.float32(-1)) / a[is_known].max() for a in (weight, content))
+    for k in np.flatnonzero(is_known):
         by_weight = int((weight > weight[k]).sum())
         by_content = int((content > content[k]).sum())
         if by_weight < by_content and weight[k] >= max(MATTERS, SHARP * content[k]):

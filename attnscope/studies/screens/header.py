@@ -47,9 +47,9 @@ def arrow(labels: Sequence[str]) -> Spans:
     return *untrusted(labels[0]), Span(" → "), *untrusted(labels[1])
 
 
-def random_weights_of(label: str, provenance: Provenance, first: Provenance) -> Iterator[ViewPart]:
+def random_weights_of(label: str, provenance: Provenance, first_provenance: Provenance) -> Iterator[ViewPart]:
     """Warn of random weights of a further side of a comparison."""
-    if provenance.weights == "random" != first.weights:
+    if provenance.weights == "random" != first_provenance.weights:
         yield paragraph((Span(" RANDOM WEIGHTS ", "alarm"), Span(" in "), *untrusted(label)))
 
 
@@ -58,10 +58,10 @@ def unknown_words(texts: Sequence[TokenizedText], model: Spans = ()) -> Iterator
     of = (Span(" of "), *model) if model else ()
     share, words = describe_unknown((text.text, text.pair, text.tokens) for text in texts)
     if share:
-        named = _joined(map(untrusted, words[:_NAMED]), ", ")
+        word_spans = _joined(map(untrusted, words[:_NAMED]), ", ")
         more = ours(", …") if len(words) > _NAMED else ()
         share_of = Span(f" {share}"), *of, Span(f" (marked {UNKNOWN}): ")
-        yield paragraph((_UNKNOWN_WORDS, *share_of, *named, *more), remark=True)
+        yield paragraph((_UNKNOWN_WORDS, *share_of, *word_spans, *more), remark=True)
     if pieces := sum(token.unknown for text in texts for token in text.context or ()):
         message = f"{counted(pieces, 'token')} of the context {'is' if pieces == 1 else 'are'}"
         message += f" unknown to the tokenizer (marked {UNKNOWN})"
@@ -96,13 +96,13 @@ def report_header(
     sizes = f"{counted(provenance.n_layers, 'layer')} × {counted(provenance.n_heads, 'head')}"
     usual = {"cpu", "float32"} if not settings.verbose else set()
     machine = [value for value in (provenance.device, provenance.dtype) if value not in usual]
-    given = provenance.weights == "given"
-    engine = [] if provenance.engine == "native" or given else [f"engine {provenance.engine}"]
+    are_given = provenance.weights == "given"
+    engine = [] if provenance.engine == "native" or are_given else [f"engine {provenance.engine}"]
     part = [untrusted(provenance.part)] if provenance.part else []
     items = [*part, ours(sizes), *map(untrusted, [*machine, *engine])]
-    family = () if given else untrusted(f" ({provenance.family})")
+    family = () if are_given else untrusted(f" ({provenance.family})")
     after = (*family, Span(" · "), *_joined(items, " · "))
-    title = provenance.family if given else "model"
+    title = provenance.family if are_given else "model"
     if settings.verbose:
         folders = [untrusted(part) for part in re.findall(r"[^/\\]*[/\\]+|[^/\\]+", provenance.model or "?")]
         lines: list[Line] = [(title, Text([*folders[:-1], (*folders[-1], *after)], ""))]
@@ -146,18 +146,18 @@ def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
         hidden = untrusted(f"'{mask.hidden}' hidden", "warning")
         return *untrusted(f"{mask.used} ({own}), with "), *hidden, Span(WHAT_IF.get(mask.what_if, ""))
     used = untrusted(describe_used(mask), "warning")
-    kept = untrusted(f"the {own} one is {mask.own}" if own == "given" else f"{own} is {mask.own}")
-    return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *kept
+    own_mask = untrusted(f"the {own} one is {mask.own}" if own == "given" else f"{own} is {mask.own}")
+    return *used, Span(f"{WHAT_IF.get(mask.what_if, '')}; "), *own_mask
 
 
 def effect_of_mask(mask: MaskUse) -> Spans:
     """Say which keys a mask shows although the model's own hides them, or that it hides nothing; empty for neither."""
     if mask.added:
-        kept = ""
+        own_note = ""
         if mask.hides and is_mask(mask.used):
-            kept = f" ({spell_mask((Own(), *parse_mask(mask.used)))} hides them, too)"
-        shown = " and ".join(_ADDED[kind] for kind in mask.added)
-        return Span(f"shows {shown}, which the model's own mask hides", "warning"), *untrusted(kept)
+            own_note = f" ({spell_mask((Own(), *parse_mask(mask.used)))} hides them, too)"
+        shown_keys = " and ".join(_ADDED[addition] for addition in mask.added)
+        return Span(f"shows {shown_keys}, which the model's own mask hides", "warning"), *untrusted(own_note)
     return ours("hides nothing here that the model's own mask shows", "warning") if mask.hides is False else ()
 
 
@@ -187,9 +187,9 @@ def named_tokens(tokens: Sequence[Token], positions: Sequence[int], between: str
     return _joined(((Span(f"{position} "), token_span(tokens, position)) for position in positions), between)
 
 
-def counted(number: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
     """Count things: `1 token`, `1,024 tokens`."""
-    return f"{number} {what}" if number == 1 else f"{number:,} {what}s"
+    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def text_headers(texts: Sequence[TokenizedText], settings: DisplaySettings) -> list[Facts]:
@@ -197,7 +197,7 @@ def text_headers(texts: Sequence[TokenizedText], settings: DisplaySettings) -> l
     if len(texts) == 1:
         return [text_header(texts[0], settings)]
     numbers = [text.index if isinstance(text, TextReport) else n for n, text in enumerate(texts)]
-    return [text_header(text, settings, f"text {number}") for number, text in zip(numbers, texts, strict=True)]
+    return [text_header(text, settings, f"text {text_index}") for text_index, text in zip(numbers, texts, strict=True)]
 
 
 def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "text", *, around: int = 0) -> Facts:
@@ -235,9 +235,9 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
         message = f"{counted(padding, 'token')}, up to the longest text: {done}, but not used"
         lines.append(("padding", ours(message)))
     if hidden:
-        named = [(token_span(text.sources, position), Span(f" {position}")) for position in hidden[:_NAMED]]
+        hidden_tokens = [(token_span(text.sources, position), Span(f" {position}")) for position in hidden[:_NAMED]]
         more = Span(f", and {len(hidden) - _NAMED} more" if len(hidden) > _NAMED else "")
-        lines.append(("hidden", (*_joined(named, ", "), more)))
+        lines.append(("hidden", (*_joined(hidden_tokens, ", "), more)))
     if not fits:
         lines.append(("rows", ours(f"{numbers} (the text has 0–{len(text.tokens) - 1})")))
     return Facts(lines)
@@ -302,7 +302,7 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
     """Describe the average of all rows, or of those shown, without special tokens, as in the choice of a head."""
     sources = text.sources[: len(text.sources) - text.padding]
     # place in the header (see RowStatistic), name, keys of a weight, format, and group: commas join facts of one group
-    shown: list[tuple[int, str, str | None, str, str]] = [
+    shown_facts: list[tuple[int, str, str | None, str, str]] = [
         (statistic.place, name, statistic.on, "", "on" if statistic.on else name)
         for name, statistic in LAYER_STATISTICS.items()
     ]
@@ -311,25 +311,25 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
         near = statistic.within is None or (head.means is not None and statistic.within < len(text.tokens))
         if (statistic.on or statistic.phrase) and needs_token and near:
             group = "on" if statistic.on else statistic.name if statistic.within is None else "within"
-            shown.append((statistic.place, statistic.name, statistic.on, statistic.phrase or "", group))
+            shown_facts.append((statistic.place, statistic.name, statistic.on, statistic.phrase or "", group))
     rows = range(len(text.tokens)) if head.means is not None else text.queries
     words = np.array([not text.tokens[position].special for position in rows], dtype=bool)
     means = _shown_means(head, words if words.any() else ~words) if head.means is None else head.means
-    shown = sorted((fact for fact in shown if getattr(means, fact[1]) is not None), key=itemgetter(0))
+    shown_facts = sorted((fact for fact in shown_facts if getattr(means, fact[1]) is not None), key=itemgetter(0))
     pieces = any(continues(text.tokens, position) for position in range(len(text.tokens)))
     facts = list[str]()
-    for _, name, on, form, _ in shown:
+    for _, name, on, form, _ in shown_facts:
         value = getattr(means, name)
         of_weight = "" if facts else " of its weight"
         and_pieces = " and pieces" if pieces and name == "other" else ""
         if name in LAYER_STATISTICS:
             form = LAYER_STATISTICS[name].phrase_of(value)
         facts.append(form.format(value) if on is None else f"{value:.2f}{of_weight} on {on}{and_pieces}")
-    shares = [getattr(means, name) for _, name, on, *_ in shown if on is not None]
+    shares = [getattr(means, name) for _, name, on, *_ in shown_facts if on is not None]
     if sum(shares) > _WHOLE:
         # The first token may be special, or the row's own.
-        facts[max(index for index, (_, _, on, *_) in enumerate(shown) if on is not None)] += " (these overlap)"
-    for n, (fact, following) in enumerate(pairwise(shown)):
+        facts[max(index for index, (_, _, on, *_) in enumerate(shown_facts) if on is not None)] += " (these overlap)"
+    for n, (fact, following) in enumerate(pairwise(shown_facts)):
         facts[n] += "," if fact[-1] == following[-1] else ";"
     if not facts:
         return []
@@ -342,8 +342,8 @@ def _row_facts(text: TextReport, head: HeadReport) -> list[str]:
 def _shown_means(head: HeadReport, counted: np.ndarray) -> Means:
     means = {}
     for name, values in structs.asdict(head.rows).items():
-        known = values if values is None else values[counted & np.isfinite(values)]
-        means[name] = None if known is None or not known.size else float(known.mean())
+        known_values = values if values is None else values[counted & np.isfinite(values)]
+        means[name] = None if known_values is None or not known_values.size else float(known_values.mean())
     return Means(**means)
 
 
@@ -369,8 +369,8 @@ def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool)
     if any(text.rollouts for text in report.texts):
         return ["--layer LAYERS", "--query WORD", "--top K"]
     if all(text.spans is not None for text in report.texts):
-        chosen = all(len(text.spans.selected or ()) == 1 for text in report.texts if text.spans is not None)
-        return ["--query SPAN", *([] if chosen else of_one_head), "--verbose (by layer)"]
+        is_one_span = all(len(text.spans.selected or ()) == 1 for text in report.texts if text.spans is not None)
+        return ["--query SPAN", *([] if is_one_span else of_one_head), "--verbose (by layer)"]
     if settings.brief and any(head.received is not None for head in heads):
         means = "mean" in {name for head in heads for name in (head.layer, head.head)}
         return ["--least K", *(of_one_head if means else []), "--stage weights (the matrix)"]
@@ -399,7 +399,7 @@ def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool)
 def _has_byte_pieces(tokens: Sequence[Token]) -> bool:
     """Tell whether several tokens spell one character."""
     places = [(token.start, token.end) for token in tokens]
-    return any(place == following and None not in place for place, following in pairwise(places))
+    return any(extent == following and None not in extent for extent, following in pairwise(places))
 
 
 def splits_character(tokens: Sequence[Token], positions: Collection[int]) -> bool:

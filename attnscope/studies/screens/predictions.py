@@ -56,7 +56,7 @@ def generated_row(prediction: Prediction) -> Text:
 
 def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
     """Present the predicted position, and the mask if it is not the one that is shown."""
-    place = Span(f"{prediction.position} ")
+    position_span = Span(f"{prediction.position} ")
     token = token_span(text.tokens, prediction.position)
     where = Span(" after " if prediction.kind == "next" else " in place of ", "dim")
     own = report.mask.what_if == "same-scores"
@@ -64,7 +64,7 @@ def _heading(report: Report, text: TextReport, prediction: Prediction) -> Text:
     blank: Spans = ()
     if any(" " in token.text for token in prediction.tokens):
         blank = Span("; ", "dim"), Span(" ", "dim", "token"), Span(" is a space", "dim")  # as tokens spell it
-    return paragraph((Span("prediction", "bold"), where, place, token, *under, *blank))
+    return paragraph((Span("prediction", "bold"), where, position_span, token, *under, *blank))
 
 
 def percent(share: float) -> str:

@@ -47,10 +47,10 @@ def joined_spans(span_report: SpanReport) -> ShownSpans:
     """Join neighbours of about equal length until at most MOST remain; the reading span stays alone."""
     spans = span_report.text
     sizes = spans.sizes
-    groups = [[number] for number in range(len(spans.names))]
-    alone = {n for n, kind in enumerate(spans.kinds) if kind != "text"} | {span_report.query}
+    groups = [[index] for index in range(len(spans.names))]
+    alone = {n for n, span_kind in enumerate(spans.kinds) if span_kind != "text"} | {span_report.query}
     while len(groups) > MOST:
-        pairs = [(*first, *second) for first, second in pairwise(groups)]
+        pairs = [(*first_group, *second_group) for first_group, second_group in pairwise(groups)]
         together = [(sum(sizes[n] for n in pair), at) for at, pair in enumerate(pairs) if not alone & {*pair}]
         if not together:
             break
@@ -61,12 +61,12 @@ def joined_spans(span_report: SpanReport) -> ShownSpans:
     return ShownSpans(names, outside, groups, [sum(sizes[n] for n in group) for group in groups])
 
 
-def _range_name(first: str, last: str) -> str:
+def _range_name(first_name: str, last_name: str) -> str:
     """Write `sentence 3–7`, or `Doc 1 – Question`."""
-    stem = first.rstrip("0123456789")
-    if last.startswith(stem) and first[len(stem) :] and last[len(stem) :].isdigit():
-        return f"{first}–{last[len(stem) :]}"
-    return f"{first} – {last}"
+    stem = first_name.rstrip("0123456789")
+    if last_name.startswith(stem) and first_name[len(stem) :] and last_name[len(stem) :].isdigit():
+        return f"{first_name}–{last_name[len(stem) :]}"
+    return f"{first_name} – {last_name}"
 
 
 def present_spans(
@@ -89,7 +89,7 @@ def averaged_heads(spans: SpanReport) -> tuple[list[tuple[int, int]] | None, str
         return None, f"mean of all {n_layers * n_heads} heads"
     if len(selected) == 1:
         return selected, f"L{selected[0][0]}H{selected[0][1]}"
-    layers, heads = ({place[axis] for place in selected} for axis in (0, 1))
+    layers, heads = ({head[axis] for head in selected} for axis in (0, 1))
     if len(layers) == 1 and len(selected) == n_heads:
         return selected, f"mean of the {n_heads} heads of L{min(layers)}"
     if len(heads) == 1 and len(selected) == n_layers:
@@ -104,45 +104,47 @@ def _attending(spans: SpanReport) -> list[int]:
 
 def mean_weights(spans: SpanReport, heads: Sequence[tuple[int, int]] | None) -> tuple[Matrix, Matrix | None]:
     """Return the mean over heads of the weights, (spans, spans), and of the weights on sinks; None without sinks."""
-    chosen = tuple(np.array(heads).T) if heads is not None else (slice(None), slice(None))
+    selection = tuple(np.array(heads).T) if heads is not None else (slice(None), slice(None))
     size = len(spans.text.names)
-    weights = spans.weights[chosen].reshape(-1, size, size).astype(np.float64)
-    sink = None if spans.sink is None else spans.sink[chosen].reshape(-1, size).astype(np.float64)
+    weights = spans.weights[selection].reshape(-1, size, size).astype(np.float64)
+    sink = None if spans.sink is None else spans.sink[selection].reshape(-1, size).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return _mean(weights), None if sink is None else _mean(sink)
 
 
 def _mean(values: Matrix) -> Matrix:
     """Average over heads; heads in which a span sees nothing are left out."""
-    known = ~np.isnan(values)
-    count = known.sum(0)
-    mean: Matrix = np.where(count > 0, np.where(known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan)
+    is_known = ~np.isnan(values)
+    count = is_known.sum(0)
+    mean: Matrix = np.where(count > 0, np.where(is_known, values, 0.0).sum(0) / np.maximum(count, 1), np.nan)
     return mean
 
 
-def span_panel(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Panel:
+def span_panel(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySettings) -> Panel:
     """Return the matrix of spans, with a column for the sink if there is one."""
     heads, whose = averaged_heads(spans)
     weights, sink = mean_weights(spans, heads)
     sizes = spans.text.sizes
-    matrix = shown.join(weights, sizes).astype(np.float32)
-    rows = span_axis("query", shown.names, shown.outside)
+    matrix = shown_spans.join(weights, sizes).astype(np.float32)
+    rows = span_axis("query", shown_spans.names, shown_spans.outside)
     columns = replace(rows, kind="key")
     if sink is not None:
-        sums = [np.nansum([sink[n] * sizes[n] for n in members]) for members in shown.members]
-        column = [total / size for total, size in zip(sums, shown.sizes, strict=True)]
+        sums = [np.nansum([sink[n] * sizes[n] for n in members]) for members in shown_spans.members]
+        column = [total / size for total, size in zip(sums, shown_spans.sizes, strict=True)]
         matrix = np.column_stack((matrix, np.array(column, dtype=np.float32)))
         columns = with_sink(columns)
-    masked = [bool(np.isnan(row[: len(shown.names)]).all()) for row in matrix]
-    joined = f"; {len(spans.text.names)} spans, neighbours joined" if len(shown.names) < len(spans.text.names) else ""
+    masked = [bool(np.isnan(row[: len(shown_spans.names)]).all()) for row in matrix]
+    joined = (
+        f"; {len(spans.text.names)} spans, neighbours joined" if len(shown_spans.names) < len(spans.text.names) else ""
+    )
     meaning = "weight from the row's tokens (averaged) to the column's tokens (summed); each row sums to 1"
     text = f"{whose}: {meaning}{in_percent(settings)}{joined}"
     return matrix_panel(matrix, masked, (rows, columns), ours("spans"), ours(text), settings)
 
 
-def span_axis(kind: AxisKind, names: Sequence[str], outside: Sequence[bool]) -> Axis:
+def span_axis(axis_kind: AxisKind, names: Sequence[str], outside: Sequence[bool]) -> Axis:
     """Return the axis of spans, of which some are outside of the text, such as its special tokens."""
-    return Axis(kind, range(len(names)), [Span(name, origin="untrusted") for name in names], outside, len(names))
+    return Axis(axis_kind, range(len(names)), [Span(name, origin="untrusted") for name in names], outside, len(names))
 
 
 def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -157,11 +159,11 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     if np.isnan(shares).all():
         yield paragraph(ours("its tokens may attend to nothing", "dim"))
         return
-    shown = joined_spans(spans)
-    share = [float(np.nansum(shares[members])) for members in shown.members]
-    labels = [untrusted(name) for name in shown.names]
+    shown_spans = joined_spans(spans)
+    share = [float(np.nansum(shares[members])) for members in shown_spans.members]
+    labels = [untrusted(name) for name in shown_spans.names]
     values = list(share)
-    sizes = [str(size) for size in shown.sizes]
+    sizes = [str(size) for size in shown_spans.sizes]
     if sink is not None:
         labels.append(ours("(sink)"))
         values.append(float(sink[spans.query]))
@@ -171,11 +173,11 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
     yield Table("span", columns, labels=labels, bars=[value / largest for value in values])
     if settings.verbose:
         yield GAP
-        yield _by_layer(spans, shown, settings)
+        yield _by_layer(spans, shown_spans, settings)
         yield GAP
         yield _by_token(text, spans, settings)
     yield GAP
-    yield _attended(text, spans, shown, settings)
+    yield _attended(text, spans, shown_spans, settings)
     yield GAP
     meaning = f"  each span with its share of the weight{in_percent(settings)}"
     yield paragraph((Span("text", "bold"), Span(meaning, "dim")))
@@ -190,23 +192,25 @@ def _share_texts(shares: Sequence[float], settings: DisplaySettings) -> list[str
     return written(shares, weight_digits(np.array(shares), max(2, settings.precision), settings))
 
 
-def _attended(text: TextReport, spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
+def _attended(text: TextReport, spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySettings) -> Table:
     """Present the tokens of each span that receive most weight over all heads."""
     cells = []
     digits = _digits(3, settings)
     received = np.nan_to_num(spans.received)
-    for members in shown.members:
+    for members in shown_spans.members:
         tokens = [at for at, span in enumerate(spans.text.of_token) if span in members]
-        most = sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
-        numbers = (Span(f" {digits.text(spans.received[at])}", "dim") for at in most)
-        named = [(token_span(text.tokens, at), number) for at, number in zip(most, numbers, strict=True)]
-        cells.append(Text(named, " · "))
+        most_attended = sorted(tokens, key=lambda at: (-received[at], at))[:_ATTENDED]
+        numbers = (Span(f" {digits.text(spans.received[at])}", "dim") for at in most_attended)
+        named_spans = [
+            (token_span(text.tokens, at), weight_span) for at, weight_span in zip(most_attended, numbers, strict=True)
+        ]
+        cells.append(Text(named_spans, " · "))
     title = f"most attended tokens, mean of all heads{in_percent(settings)}"
-    labels = [untrusted(name) for name in shown.names]
+    labels = [untrusted(name) for name in shown_spans.names]
     return Table("span", [Column(title, cells, left=True)], labels=labels)
 
 
-def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -> Table:
+def _by_layer(spans: SpanReport, shown_spans: ShownSpans, settings: DisplaySettings) -> Table:
     """Return the shares of every layer, averaged over heads."""
     layers = [
         mean_weights(spans, [(layer, head) for head in range(spans.weights.shape[1])])[0][spans.query]
@@ -214,7 +218,7 @@ def _by_layer(spans: SpanReport, shown: ShownSpans, settings: DisplaySettings) -
     ]
     columns = [
         Column(untrusted(name), _share_texts([float(layer[members].sum()) for layer in layers], settings))
-        for name, members in zip(shown.names, shown.members, strict=True)
+        for name, members in zip(shown_spans.names, shown_spans.members, strict=True)
     ]
     return Table("layer", columns, labels=[ours(f"L{layer}") for layer in _attending(spans)])
 
@@ -226,8 +230,8 @@ def _by_token(text: TextReport, spans: SpanReport, settings: DisplaySettings) ->
     sources = []
     for shares in np.nan_to_num(spans.shares[-count:]):
         best = [n for n in np.argsort(-shares, kind="stable")[:_ATTENDED].tolist() if shares[n] > 0]
-        named = [(*untrusted(spans.text.names[n]), Span(f" {digits.text(shares[n])}", "dim")) for n in best]
-        sources.append(Text(named, " · "))
+        named_spans = [(*untrusted(spans.text.names[n]), Span(f" {digits.text(shares[n])}", "dim")) for n in best]
+        sources.append(Text(named_spans, " · "))
     rows = spans.rows[-count:]
     labels: list[Spans] = [(Span(f"{row} "), token_span(text.tokens, row)) for row in rows]
     left_out = f"; the last {count} of {len(spans.rows)} tokens" if count < len(spans.rows) else ""
@@ -252,7 +256,7 @@ def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: Displ
 
 def spell_run(tokens: Sequence[Token]) -> str:
     """Spell tokens that are in no given text, with blanks between words."""
-    blank = [place > 0 and token.piece[:1] in ("Ġ", "▁") for place, token in enumerate(tokens)]
+    blank = [index > 0 and token.piece[:1] in ("Ġ", "▁") for index, token in enumerate(tokens)]
     return "".join(" " * begins + (token.text or token.piece) for token, begins in zip(tokens, blank, strict=True))
 
 
@@ -274,7 +278,7 @@ def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySetting
     if shares is None or not len(shares):
         return
     names = spans.text.names
-    told = [kind == "text" for kind in spans.text.kinds]  # sinks and templates take most, whatever is read
+    told = [span_kind == "text" for span_kind in spans.text.kinds]  # sinks and templates take most, whatever is read
     mean = np.nanmean(shares, axis=0)
     rows = np.vstack((shares, mean))
     full = float(np.nanmax(rows)) or 1.0
@@ -283,17 +287,17 @@ def present_strips(text: TextReport, spans: SpanReport, settings: DisplaySetting
     caption += f"mean of all {len(_attending(spans)) * spans.weights.shape[1]} heads"
     yield paragraph((Span("the answer, token by token", "title"), Span(caption, "dim")))
     legend: list[Span] = []
-    for number, name in enumerate(names):
-        legend += [Span(f"{' · ' if number else ''}{number} ", "dim"), *untrusted(name)]
+    for index, name in enumerate(names):
+        legend += [Span(f"{' · ' if index else ''}{index} ", "dim"), *untrusted(name)]
     yield Facts([("spans", tuple(legend))], remark=False)
-    most = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows] if any(told) else [0] * len(rows)
+    largest = [int(np.nanargmax(np.where(told, row, -1.0))) for row in rows] if any(told) else [0] * len(rows)
     digits = max(2, settings.precision)
     # One bar for each share; any weight at all is visible.
     steps = np.ceil(np.nan_to_num(rows) / full * (len(_BARS) - 1)).astype(int).clip(max=len(_BARS) - 1)
     columns = [
         Column(f"0–{len(names) - 1}", ["".join(_BARS[step] for step in row) for row in steps]),
-        Column("most of text", [untrusted(names[n]) for n in most], left=True),
-        Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, most, strict=True)]),
+        Column("most of text", [untrusted(names[n]) for n in largest], left=True),
+        Column("share", [formatted(float(row[n]), f"z.{digits}f") for row, n in zip(rows, largest, strict=True)]),
     ]
     generated = [prediction.position + 1 for prediction in text.generated]
     axis = token_axis("new", text.tokens, generated)

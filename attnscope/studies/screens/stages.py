@@ -16,7 +16,7 @@ BIAS_NAMES = {"alibi": "ALiBi", "relative": "relative position"}  # of position 
 
 
 def stage_matrices(
-    text: TextReport, head: HeadReport, settings: DisplaySettings, *, given: bool = False
+    text: TextReport, head: HeadReport, settings: DisplaySettings, *, are_given: bool = False
 ) -> list[Panel]:
     """Return the stages of a head's report in the order of computation; of given weights, nothing more is known."""
     rows = token_axis("query", text.tokens, text.queries)
@@ -34,11 +34,11 @@ def stage_matrices(
         if name == "output":
             columns = dim_axis(matrix.shape[1])
         caption, pictured = (
-            ours("given, not computed" if given else _arithmetic(name, text, head, settings, picture=picture))
+            ours("given, not computed" if are_given else _arithmetic(name, text, head, settings, picture=picture))
             for picture in (False, True)
         )
-        drawn = (rows, columns), ours(name), caption, settings
-        matrices.append(matrix_panel(matrix, masked_rows, *drawn, name=name, pictured=pictured))
+        panel_arguments = (rows, columns), ours(name), caption, settings
+        matrices.append(matrix_panel(matrix, masked_rows, *panel_arguments, name=name, pictured=pictured))
     return matrices
 
 
@@ -75,8 +75,8 @@ def matrix_panel(
         caption = (*caption, *zeros)
         pictured = None if pictured is None else (*pictured, *zeros)
     cells = texts(stage, matrix, masked, digits)
-    drawn = matrix, cells, *axes, scale_for(name, matrix), digits, masked, caption, pictured or caption
-    return Panel(name, title, *drawn)
+    panel_arguments = matrix, cells, *axes, scale_for(name, matrix), digits, masked, caption, pictured or caption
+    return Panel(name, title, *panel_arguments)
 
 
 def _arithmetic(stage: str, text: TextReport, head: HeadReport, settings: DisplaySettings, *, picture: bool) -> str:

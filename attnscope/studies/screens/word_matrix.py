@@ -50,10 +50,10 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     for row in merged.weights.astype(np.float64):
         order = np.argsort(-np.where(excluded | np.isnan(row), -1.0, row), kind="stable")[: head.top.keys.shape[1]]
         listed = [int(n) for n in order if row[n] > 0 and not excluded[n]]
-        kept = [n for n in listed if row[n] >= LITTLE or settings.verbose or not all_keys]
+        kept_words = [n for n in listed if row[n] >= LITTLE or settings.verbose or not all_keys]
         masked = bool(np.isnan(row).all())
-        bars.append(None if masked else [Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept])
-        remainders.append(rest_of(row, kept, excluded, digits) if len(kept) < len(listed) else None)
+        bars.append(None if masked else [Bar(n, float(row[n]), [digits.text(float(row[n]))]) for n in kept_words])
+        remainders.append(rest_of(row, kept_words, excluded, digits) if len(kept_words) < len(listed) else None)
     left_out = f", without {' and '.join(head.top.left_out)}" if head.top.left_out else ""
     left_out += "" if all_keys else ", of the columns shown"
     return Bars(
@@ -67,10 +67,10 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     )
 
 
-def word_axis(kind: AxisKind, tokens: Sequence[Token], words: Sequence[Sequence[int]]) -> Axis:
+def word_axis(axis_kind: AxisKind, tokens: Sequence[Token], words: Sequence[Sequence[int]]) -> Axis:
     """Return the axis of words, each at the position of its first piece."""
     origins: list[Origin] = ["unknown token" if any(tokens[p].unknown for p in word) else "token" for word in words]
     names = [Span(spell_word(tokens, word), origin=origin) for word, origin in zip(words, origins, strict=True)]
     special = [tokens[word[0]].special for word in words]
     count = len(group_words(tokens, range(len(tokens))))
-    return Axis(kind, [word[0] for word in words], names, special, count, words=True)
+    return Axis(axis_kind, [word[0] for word in words], names, special, count, words=True)

@@ -332,13 +332,13 @@ class ExploreApp(App[int], inherit_bindings=False):
         remarks: list[tuple[str, Style | None]] = [(name, None), (f"mask {escape_control(mask)}", DIM)]
         if state.source.total > 1:
             text = state.source.texts[spot.text] if spot.text < len(state.source.texts) else ""
-            named = escape_control(text[:24]) if state.source.named else "text"
-            remarks.append((f"{named} · {spot.text + 1:,} of {state.source.total_text}", DIM))
+            text_name = escape_control(text[:24]) if state.source.named else "text"
+            remarks.append((f"{text_name} · {spot.text + 1:,} of {state.source.total_text}", DIM))
         if scene.unit != "tokens":
             remarks.append((escape_control(f"{scene.unit} {scene.division}".rstrip()), DIM))
         if state.place.cuts:
-            (first, *others) = state.place.cuts
-            without = f"{first.written} and {len(others)} more" if others else first.written
+            (first_cut, *others) = state.place.cuts
+            without = f"{first_cut.written} and {len(others)} more" if others else first_cut.written
             remarks.append((f"without {without}", ink.style("warning")))
         if place_trail := self._trail(scene, width):
             line = [*line[:2], *place_trail]
@@ -376,9 +376,9 @@ class ExploreApp(App[int], inherit_bindings=False):
             choices = [Segment(f" {key} {what} ", clickable(what)) for key, what in _COPY.items()]
             return cut([Segment(" copy ", TITLE), *choices, Segment(" Esc nothing")], width)
         line = self._brief_arithmetic()
-        named = {action.name: action for action in self.actions}
+        by_name = {action.name: action for action in self.actions}
         used = cells_wide(line)
-        for action in (named[name] for name in footer(self.state.place.panel) if named[name].keys):
+        for action in (by_name[name] for name in footer(self.state.place.panel) if by_name[name].keys):
             key = self.state.ink.plain(spell_key(action.keys[0]))
             calls = clickable(action.name)
             used += 2 * bool(line) + cell_len(key) + 1 + len(action.brief)
@@ -498,11 +498,11 @@ class ExploreApp(App[int], inherit_bindings=False):
         source = self.state.source
         start = self.state.place.spot.text
 
-        def went(number: int | None) -> None:
-            if number is None:
+        def went(text_index: int | None) -> None:
+            if text_index is None:
                 self.state.error = f"no text has the number, id or words '{escape_control(needle[:40])}'"
             else:
-                self._act(Action("pick_text", number))
+                self._act(Action("pick_text", text_index))
 
         self.worker.post(Job("pick", partial(source.pick, needle, start), went))
 
@@ -537,9 +537,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         scene = self.state.scene
         if scene is None:
             return
-        shown = self.state.place.display == "roles"
-        if scene.roles is not None or not shown:
-            self._act(Action("display", "thumbnails" if shown else "roles"))
+        shows_roles = self.state.place.display == "roles"
+        if scene.roles is not None or not shows_roles:
+            self._act(Action("display", "thumbnails" if shows_roles else "roles"))
         if scene.roles is None:
             self.worker.post(Job("roles", self.state.source.measure_roles, lambda _: self._arrived()))
 
@@ -556,9 +556,9 @@ class ExploreApp(App[int], inherit_bindings=False):
 
         self.worker.post(Job("explain", explain, show))
 
-    def choose_mask(self, number: int) -> None:
+    def choose_mask(self, mask_index: int) -> None:
         """Use a mask by its number."""
-        self._act(Action("goto", replace(self.state.place.spot, mask=number)))
+        self._act(Action("goto", replace(self.state.place.spot, mask=mask_index)))
         self.redraw()
 
     def _find(self, needle: str, step: int) -> None:
@@ -674,15 +674,15 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _rows(self, spot: Spot) -> tuple[int, int]:
         """Return the first and last query whose exact rows are wanted: a block around the cursor."""
         scene = self.state.scene
-        first = spot.query // _AROUND * _AROUND
+        start = spot.query // _AROUND * _AROUND
         last = 0 if scene is None else len(scene.queries.positions) - 1
-        return max(0, min(first, last)), min(last, first + _AROUND - 1)
+        return max(0, min(start, last)), min(last, start + _AROUND - 1)
 
     def _arrived(self) -> None:
-        first = not self.state.placed
+        is_first = not self.state.placed
         self.state.arrived += 1
         self.state.settle()
-        if first:
+        if is_first:
             self.arrange(self.size.width, self.size.height)
         self.ask()
 
@@ -751,16 +751,16 @@ def copied(state: WalkState, what: str) -> str:
     if scene is None or head is None:
         return ""
     axis = state.columns
-    number = partial(np.format_float_positional, unique=True, trim="-")
+    format_number = partial(np.format_float_positional, unique=True, trim="-")
     names = [escape_control(span.text) for span in axis.names] or [f"dim {n}" for n in axis.positions]
     queries = [escape_control(span.text) for span in scene.queries.names]
     if what == "cell":
         row = head.row(stage, spot.query)
-        value = "" if row is None else number(row[state.column])
+        value = "" if row is None else format_number(row[state.column])
         return f"{queries[spot.query]}\t{names[state.column]}\t{value}\n"
     lines = ["\t".join([stage, *names])]
     for query in [spot.query] if what == "row" else range(len(queries)):
         row = head.row(stage, query)
         if row is not None:
-            lines.append("\t".join([queries[query], *map(number, row)]))
+            lines.append("\t".join([queries[query], *map(format_number, row)]))
     return "\n".join(lines) + "\n"

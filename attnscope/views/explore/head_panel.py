@@ -38,9 +38,9 @@ class HeadsPanel:
         """Return the lines of the panel; cached while the same heads are known and shown."""
         place = state.place
         at = place.spot.layer, place.spot.head, place.panel == "heads", place.display
-        shown = at, state.variant(), width, height, state.arrived, state.scene, id(state.source)
-        if self._drawn[0] != shown:
-            self._drawn = shown, self._draw(state, width, height)
+        cache_key = at, state.variant(), width, height, state.arrived, state.scene, id(state.source)
+        if self._drawn[0] != cache_key:
+            self._drawn = cache_key, self._draw(state, width, height)
         return self._drawn[1]
 
     def _draw(self, state: WalkState, width: int, height: int) -> list[Line]:
@@ -59,11 +59,11 @@ class HeadsPanel:
         pictures = place.display == "thumbnails"
         wide = max(2 if pictures or place.display == "roles" else 6, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
-        beside = max(1, room // wide)
+        across = max(1, room // wide)
         below = max(1, lines // tall)
-        self.left = scroll(self.left, place.spot.head, beside, n_heads, beside=0)
-        self.top = scroll(self.top, place.spot.layer, below, n_layers, beside=0)
-        heads = range(self.left, min(n_heads, self.left + beside))
+        self.left = scroll(self.left, place.spot.head, across, n_heads, around=0)
+        self.top = scroll(self.top, place.spot.layer, below, n_layers, around=0)
+        heads = range(self.left, min(n_heads, self.left + across))
         layers = range(self.top, min(n_layers, self.top + below))
         self._last = layers, heads, label, wide, tall
         title = [Segment(" heads ", state.title("heads"))]
@@ -76,14 +76,14 @@ class HeadsPanel:
         # Numbers of two digits need twice the room.
         step = 1 if wide > 2 or n_heads <= 10 else 2
         for n in heads[::step]:
-            chosen = n <= place.spot.head < n + step
-            shown = scene.heads[place.spot.head if chosen else n]
-            numbers.append(Segment(fit(_head(shown, wide), step * wide), BOLD if chosen else DIM))
-        drawn = [cut(title, width), cut(numbers, width)]
+            is_current = n <= place.spot.head < n + step
+            head_name = scene.heads[place.spot.head if is_current else n]
+            numbers.append(Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM))
+        drawn_lines = [cut(title, width), cut(numbers, width)]
         for layer in layers:
-            drawn += _layer_lines(state, scene, layer, heads, label, wide, tall)
-        drawn += [[]] * (height - legend - len(drawn))
-        return [*drawn, *_legend(state, scene, width)[:legend]]
+            drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall)
+        drawn_lines += [[]] * (height - legend - len(drawn_lines))
+        return [*drawn_lines, *_legend(state, scene, width)[:legend]]
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
@@ -107,16 +107,19 @@ def _layer_lines(
     names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
     lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
     for head in heads:
-        chosen = here and head == place.spot.head
+        is_current = here and head == place.spot.head
         if place.display == "thumbnails":
-            known = state.source.head(state.variant(), layer, head)
-            cells = _thumbnail(state, known, wide - 1, tall)
+            walk_head = state.source.head(state.variant(), layer, head)
+            cells = _thumbnail(state, walk_head, wide - 1, tall)
         else:
             text, style = _written(state, scene, layer, head, wide - 1)
             text = fit(text, wide - 1, right=place.display != "roles")
-            cells = [[Segment(text, CURSOR if chosen else style)], *[[Segment(" " * (wide - 1), PLAIN)]] * (tall - 1)]
+            cells = [
+                [Segment(text, CURSOR if is_current else style)],
+                *[[Segment(" " * (wide - 1), PLAIN)]] * (tall - 1),
+            ]
         for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
-            line += [*cell, Segment(" ") if n else Segment(("<" if ink.ascii else "◂") if chosen else " ", BOLD)]
+            line += [*cell, Segment(" ") if n else Segment(("<" if ink.ascii else "◂") if is_current else " ", BOLD)]
     return lines
 
 
@@ -132,8 +135,10 @@ def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) 
     roles = scene.roles
     display = state.place.display
     if display != "roles":
-        number = _of_display(scene, display)
-        return ("", DIM) if number is None else number.made(ink, lambda: _numbers(ink, number))[layer][head]
+        head_number = _of_display(scene, display)
+        return (
+            ("", DIM) if head_number is None else head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
+        )
     index = -1 if roles is None else int(roles.main[layer, head])
     if roles is None or index < 0:
         return "?", DIM
@@ -148,13 +153,13 @@ def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
     if display == "roles":
         return _role_legend(state, scene, name, width)
-    number = _of_display(scene, display)
-    if number is None:
-        chosen = f"{name} {state.head.chosen if state.head else ''}"
-        return [[Segment(line, DIM)] for line in wrapped(ink.plain(chosen), width)[:3]]
-    value = float(number.values[spot.layer, spot.head])
-    value_text = f"{name}: {display} {'?' if np.isnan(value) else digits_for(number.values, 2).text(value)}"
-    meaning = wrapped(ink.plain(number.meaning), width)[:2]
+    head_number = _of_display(scene, display)
+    if head_number is None:
+        choice_text = f"{name} {state.head.chosen if state.head else ''}"
+        return [[Segment(line, DIM)] for line in wrapped(ink.plain(choice_text), width)[:3]]
+    value = float(head_number.values[spot.layer, spot.head])
+    value_text = f"{name}: {display} {'?' if np.isnan(value) else digits_for(head_number.values, 2).text(value)}"
+    meaning = wrapped(ink.plain(head_number.meaning), width)[:2]
     return [[Segment(fit(ink.plain(value_text), width))], *([Segment(line, DIM)] for line in meaning)]
 
 
@@ -200,17 +205,17 @@ def _head(head: int | str, width: int) -> str:
 
 
 def _of_display(scene: Scene, display: str) -> HeadNumber | None:
-    return next((number for number in scene.numbers if number.name == display), None)
+    return next((head_number for head_number in scene.numbers if head_number.name == display), None)
 
 
-def _numbers(ink: Ink, number: HeadNumber) -> list[list[tuple[str, Style]]]:
+def _numbers(ink: Ink, head_number: HeadNumber) -> list[list[tuple[str, Style]]]:
     """Return how the number of every head is written, and its colour."""
-    finite = number.values[np.isfinite(number.values)]
+    finite = head_number.values[np.isfinite(head_number.values)]
     scale = Scale(float(min(0.0, finite.min())), float(finite.max()), False) if finite.size else WEIGHTS
-    digits = digits_for(number.values, 2)
-    written = []
-    for values, row in zip(number.values.tolist(), steps(number.values, scale).tolist(), strict=True):
+    digits = digits_for(head_number.values, 2)
+    cells = []
+    for values, row in zip(head_number.values.tolist(), steps(head_number.values, scale).tolist(), strict=True):
         texts = ["" if np.isnan(value) else ink.plain(digits.text(value)) for value in values]
         styles = [ink.cell(step, signed=False) if step >= 0 else DIM for step in row]
-        written.append([*zip(texts, styles, strict=True)])
-    return written
+        cells.append([*zip(texts, styles, strict=True)])
+    return cells

@@ -115,20 +115,22 @@ def _half(above: int, below: int, signed: bool, colours: int, surface: Surface) 
 
 def steps(values: Matrix, scale: Scale | LogScale) -> np.ndarray:
     """Return the step of every value on a ramp; NONE where it is not known, FORBIDDEN where it is −inf."""
-    known = np.isfinite(values)
+    is_finite = np.isfinite(values)
     with np.errstate(invalid="ignore", divide="ignore"):
         if isinstance(scale, LogScale):
             span = np.log(scale.high / scale.low) if scale.high > scale.low else 0.0
-            place = np.log(np.maximum(values, scale.low) / scale.low) / span if span else np.ones_like(values)
+            fractions = np.log(np.maximum(values, scale.low) / scale.low) / span if span else np.ones_like(values)
         elif scale.high <= scale.low:
-            place = np.full(values.shape, 0.5 if scale.signed else 0.0)
+            fractions = np.full(values.shape, 0.5 if scale.signed else 0.0)
         elif scale.signed:
-            shares = np.clip(np.abs(np.where(known, values, 0)) / scale.high, 0, 1)
-            place = (1 + np.copysign(_shaped(shares, scale), values)) / 2
+            shares = np.clip(np.abs(np.where(is_finite, values, 0)) / scale.high, 0, 1)
+            fractions = (1 + np.copysign(_shaped(shares, scale), values)) / 2
         else:
-            place = _shaped(np.clip((np.where(known, values, 0) - scale.low) / (scale.high - scale.low), 0, 1), scale)
-        ramp_steps: np.ndarray = np.rint(np.clip(np.where(known, place, 0.0), 0, 1) * _STEPS).astype(np.int16)
-    ramp_steps[~known] = NONE
+            fractions = _shaped(
+                np.clip((np.where(is_finite, values, 0) - scale.low) / (scale.high - scale.low), 0, 1), scale
+            )
+        ramp_steps: np.ndarray = np.rint(np.clip(np.where(is_finite, fractions, 0.0), 0, 1) * _STEPS).astype(np.int16)
+    ramp_steps[~is_finite] = NONE
     ramp_steps[np.isneginf(values)] = FORBIDDEN
     return ramp_steps
 

@@ -59,11 +59,11 @@ class MatrixPanel:
         if scene is None or height < _LEAST + _BELOW + 1 or width < 8:
             return []
         layout = self._last = self._layout(state, scene, width, height)
-        shown = state.cells(layout.rows, layout.columns, layout.zoom)
+        window = state.cells(layout.rows, layout.columns, layout.zoom)
         return [
-            *self._head(state, scene, layout, shown, width),
-            *_body(state, scene, layout, shown),
-            *_legend(state, layout, shown, width),
+            *self._head(state, scene, layout, window, width),
+            *_body(state, scene, layout, window),
+            *_legend(state, layout, window, width),
         ]
 
     def page(self) -> int:
@@ -139,7 +139,7 @@ class MatrixPanel:
         columns = range(self.left, min(n_columns, self.left + fits_columns))
         return _Layout(rows, columns, zoom, label, cell, per_line, mode, n_rows, n_columns, tall, numbers, heading)
 
-    def _head(self, state: WalkState, scene: Scene, layout: "_Layout", shown: Window, width: int) -> list[Line]:
+    def _head(self, state: WalkState, scene: Scene, layout: "_Layout", window: Window, width: int) -> list[Line]:
         ink = state.ink
         place = state.place
         head = state.head
@@ -198,14 +198,14 @@ def _digits_of(matrix: np.ndarray) -> tuple[Digits, int]:
     return digits, max(4, max(len(digits.text(value)) for value in ends) + 1)
 
 
-def scroll(first: int, at: int, fits: int, count: int, beside: int = 2) -> int:
+def scroll(start: int, at: int, fits: int, count: int, around: int = 2) -> int:
     """Return the first visible row or column, so that the cursor is visible with a few beside it."""
-    margin = min(beside, max(0, (fits - 1) // 2))
-    if at - margin < first:
-        first = at - margin
-    if at + margin >= first + fits:
-        first = at + margin - fits + 1
-    return max(0, min(first, count - fits))
+    margin = min(around, max(0, (fits - 1) // 2))
+    if at - margin < start:
+        start = at - margin
+    if at + margin >= start + fits:
+        start = at + margin - fits + 1
+    return max(0, min(start, count - fits))
 
 
 def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]:
@@ -280,45 +280,45 @@ def _label(state: WalkState, axis: Axis, row: int, last: int, layout: _Layout) -
     here = row <= query // zoom <= last
     at = query if here else row * zoom
     name = ink.name(axis.names[at]) if axis.names else ""
-    number = fit(axis.number(at), axis.digits, right=True)
+    number_text = fit(axis.number(at), axis.digits, right=True)
     mark = (">" if ink.ascii else "▸") if here else " "
     style = BOLD if here else PLAIN
     room = layout.label - axis.digits - 3
     return [
-        Segment(mark + number + " ", style if here else DIM),
+        Segment(mark + number_text + " ", style if here else DIM),
         Segment(fit(name, room) + " ", style if here or not axis.special[at] else DIM),
     ]
 
 
-def _body(state: WalkState, scene: Scene, layout: _Layout, shown: Window) -> list[Line]:
+def _body(state: WalkState, scene: Scene, layout: _Layout, window: Window) -> list[Line]:
     ink = state.ink
     signed = state.drawn_stage != "weights"
-    shades = steps(shown.values, state.scale(shown.kind))
-    if state.drawn_stage == "weights" and shown.kind == "exact" and scene.rounded is None:
-        shades[shown.values == 0] = FORBIDDEN
+    shades = steps(window.values, state.scale(window.kind))
+    if state.drawn_stage == "weights" and window.kind == "exact" and scene.rounded is None:
+        shades[window.values == 0] = FORBIDDEN
     cursor = state.place.spot.query // layout.zoom - layout.rows.start
     lines: list[Line] = []
-    for first in range(0, len(layout.rows), layout.rows_per_line):
-        row = layout.rows.start + first
-        last = first + layout.rows_per_line
+    for first_row in range(0, len(layout.rows), layout.rows_per_line):
+        row = layout.rows.start + first_row
+        last = first_row + layout.rows_per_line
         label = _label(state, scene.queries, row, min(row + layout.rows_per_line, layout.rows.stop) - 1, layout)
-        here = state.column // layout.zoom - layout.columns.start if first <= cursor < last else -1
+        here = state.column // layout.zoom - layout.columns.start if first_row <= cursor < last else -1
         if layout.mode == "halves":
-            below = shades[first + 1] if first + 1 < len(shades) else np.full(shades.shape[1], NONE)
-            lines.append([*label, *_halves(ink, shades[first], below, signed, here, lower=cursor > first)])
+            below = shades[first_row + 1] if first_row + 1 < len(shades) else np.full(shades.shape[1], NONE)
+            lines.append([*label, *_halves(ink, shades[first_row], below, signed, here, lower=cursor > first_row)])
             continue
-        texts = _texts(state, scene, shown, shades[first], first, layout)
+        texts = _texts(state, scene, window, shades[first_row], first_row, layout)
         blank = [" " * layout.cell] * shades.shape[1]
         # Numbers stand in the middle of a tall cell.
-        named = (layout.tall - 1) // 2 if layout.numbers else 0
+        label_row = (layout.tall - 1) // 2 if layout.numbers else 0
         for n in range(layout.tall):
-            before = label if n == named else [Segment(" " * layout.label)]
-            cells = _cells(ink, texts if n == named else blank, shades[first].tolist(), signed, here, layout)
+            before = label if n == label_row else [Segment(" " * layout.label)]
+            cells = _cells(ink, texts if n == label_row else blank, shades[first_row].tolist(), signed, here, layout)
             lines.append([*before, *cells])
     return lines
 
 
-def _texts(state: WalkState, scene: Scene, shown: Window, row: np.ndarray, n: int, layout: _Layout) -> list[str]:
+def _texts(state: WalkState, scene: Scene, window: Window, row: np.ndarray, n: int, layout: _Layout) -> list[str]:
     """Return what is written in a row of the visible cells: numbers, shades, or a mark of forbidden cells."""
     ink = state.ink
     head = state.drawn
@@ -330,7 +330,7 @@ def _texts(state: WalkState, scene: Scene, shown: Window, row: np.ndarray, n: in
     digits, _ = state.written(_digits_of)
     masked = head is not None and layout.rows[n] in head.masked_rows
     texts = []
-    for value in shown.values[n].tolist():
+    for value in window.values[n].tolist():
         if np.isnan(value) and not masked:
             text = ""
         elif np.isneginf(value):
@@ -372,14 +372,14 @@ def _halves(ink: Ink, above: np.ndarray, below: np.ndarray, signed: bool, here: 
     return joined(pieces)
 
 
-def _legend(state: WalkState, layout: "_Layout", shown: Window, width: int) -> list[Line]:
+def _legend(state: WalkState, layout: "_Layout", window: Window, width: int) -> list[Line]:
     """Return the ramp between the numbers at its ends, and what the cells are."""
     ink = state.ink
-    scale = state.scale(shown.kind)
+    scale = state.scale(window.kind)
     head = state.drawn
     stage = state.drawn_stage
-    remark: Line = [Segment(f"  {_remark(state, layout, shown)}", DIM)]
-    if shown.kind == "missing" or head is None:
+    remark: Line = [Segment(f"  {_remark(state, layout, window)}", DIM)]
+    if window.kind == "missing" or head is None:
         return [cut(remark, width)]
     signed = stage != "weights"
     cells = np.array([scale.low, scale.high], dtype=np.float32)

@@ -126,7 +126,7 @@ class WalkCommands(Provider):
             for display in app.state.bounds.displays
         ]
         commands += [
-            (f"mask: {mask}", "Use this mask, or this side.", partial(app.choose_mask, number))
-            for number, mask in enumerate(app.state.source.masks)
+            (f"mask: {mask}", "Use this mask, or this side.", partial(app.choose_mask, mask_index))
+            for mask_index, mask in enumerate(app.state.source.masks)
         ]
         return commands

@@ -111,8 +111,8 @@ def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, 
     ink = state.ink
     name = ink.name(axis.names[query]) if axis.names else ""
     of_head = "" if head is None else f"  {head.name}"
-    known = head is not None and head.sources is not None and "value" in head.sources.measures
-    names = f"{'weight':>7}{'α·‖v‖' if known else '':>7}" if width >= _TITLED else ""
+    has_values = head is not None and head.sources is not None and "value" in head.sources.measures
+    names = f"{'weight':>7}{'α·‖v‖' if has_values else '':>7}" if width >= _TITLED else ""
     room = width - len(" row ") - len(of_head) - len(names)
     title = fit(f" {axis.number(query)} {name}", min(max(4, room), 24)).rstrip()
     line = [Segment(" row ", state.title("row")), Segment(title, BOLD), Segment(of_head, DIM)]
@@ -134,10 +134,10 @@ def _sources(
     if row is not None and (ranked is None or not ranked.left_out):
         order = np.argsort(-np.where(np.isnan(row), -1, row), kind="stable")
         count = max(1, min(count, int((row >= _LITTLE).sum())))
-        known = listed_weights(scene, head, query, "value")
+        listed_values = listed_weights(scene, head, query, "value")
         rest = row[order[count:]]
         sources = [
-            SourceLine(key, _named(scene.keys, key, ink), float(row[key]), known.get(key))
+            SourceLine(key, _named(scene.keys, key, ink), float(row[key]), listed_values.get(key))
             for key in order[:count].tolist()
         ]
         more = int((rest > 0).sum())
@@ -147,11 +147,13 @@ def _sources(
         return [], None
     values = ranked.measures.get("value")
     sources = []
-    for rank, place in enumerate(ranked.places[query].tolist()[:count]):
-        if place >= 0:
+    for rank, source_index in enumerate(ranked.places[query].tolist()[:count]):
+        if source_index >= 0:
             value = None if values is None else float(values[query, rank])
             weight = float(ranked.measures["weight"][query, rank])
-            sources.append(SourceLine(scene.key_of_source(place), _named(scene.sources, place, ink), weight, value))
+            sources.append(
+                SourceLine(scene.key_of_source(source_index), _named(scene.sources, source_index, ink), weight, value)
+            )
     missing = unlisted(head, query)
     return sources, None if missing is None or missing < _LITTLE else ("not listed", missing)
 
@@ -251,10 +253,10 @@ def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
         room = width - len(numbers) - 2
         name = max(4, min(16, room // 2))
         wide = max(0, room - name)
-        shown = fit(bar(share, wide, ascii=ink.ascii), wide)
+        bar_text = fit(bar(share, wide, ascii=ink.ascii), wide)
         lines.append([
             Segment("  " + fit(ink.name(token), name)),
-            Segment(shown, ink.bar),
+            Segment(bar_text, ink.bar),
             Segment(ink.plain(numbers)),
         ])  # fmt: skip
     if forecast.note:

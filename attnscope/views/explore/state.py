@@ -113,7 +113,7 @@ class WalkState:
             n_keys,
             scene.stages,
             zooms(n_queries, n_keys, run),
-            (*DISPLAYS, *(number.name for number in scene.numbers)),
+            (*DISPLAYS, *(head_number.name for head_number in scene.numbers)),
             max(1, scene.width),
             scene.units,
         )
@@ -256,8 +256,10 @@ class WalkState:
         if self._last_difference is None or self._last_difference[0] != key:
             # A difference is as large as a matrix, so that only one is kept.
             changes = difference(*key)
-            drawn = None if changes is None else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
-            self._last_difference = key, drawn
+            difference_head = (
+                None if changes is None else replace(head, stages={DIFFERENCE: changes}, map=None, sources=None)
+            )
+            self._last_difference = key, difference_head
         return self._last_difference[1]
 
     @property
@@ -268,8 +270,8 @@ class WalkState:
     def cells(self, rows: range, columns: range, zoom: int) -> Window:
         """Return the cells of the matrix that are visible."""
         assert self.scene is not None
-        drawn = self.drawn_stage, len(self.columns.positions)
-        return window(self.scene, self.drawn or WalkHead(0, 0), drawn, rows, columns, zoom)
+        stage_and_keys = self.drawn_stage, len(self.columns.positions)
+        return window(self.scene, self.drawn or WalkHead(0, 0), stage_and_keys, rows, columns, zoom)
 
     def written(self, made_of: Callable[[np.ndarray], tuple[Digits, int]]) -> tuple[Digits, int]:
         """Return how the numbers of the matrix are written; `made_of` finds that once for every matrix."""
@@ -279,16 +281,16 @@ class WalkState:
             return Digits(2), 6
         return head.made(("written", stage), lambda: made_of(head.stages[stage]))
 
-    def scale(self, kind: str) -> Scale | LogScale:
+    def scale(self, window_kind: str) -> Scale | LogScale:
         """Return the scale of the matrix's colours: of maps, it is logarithmic."""
         head = self.drawn
         stage = self.drawn_stage
         if head is None:
             return WEIGHTS
-        return head.made(("scale", stage, kind == "map"), lambda: self._scale(head, stage, kind))
+        return head.made(("scale", stage, window_kind == "map"), lambda: self._scale(head, stage, window_kind))
 
-    def _scale(self, head: WalkHead, stage: str, kind: str) -> Scale | LogScale:
-        if kind == "map" and head.map is not None:
+    def _scale(self, head: WalkHead, stage: str, window_kind: str) -> Scale | LogScale:
+        if window_kind == "map" and head.map is not None:
             return LogScale.of(head.map.weights)
         if stage in head.stages:
             difference = stage == DIFFERENCE and self.place.stage != "weights"
@@ -313,11 +315,11 @@ def regrouped(spot: Spot, before: Scene, after: Scene) -> Spot:
 
 def _numbered(numbers: Sequence[Number], wanted: str, what: str) -> int:
     """Return the index of a layer or head; below 0 from the last."""
-    known = {str(number): n for n, number in enumerate(numbers)}
+    indices = {str(label): n for n, label in enumerate(numbers)}
     from_last = {str(n - len(numbers)): n for n in range(len(numbers))}
-    if wanted in from_last | known:
-        return (from_last | known)[wanted]
-    raise UsageError(f"there is no {what} {wanted}", where=arg(what), hint=f"there are {', '.join([*known][:40])}")
+    if wanted in from_last | indices:
+        return (from_last | indices)[wanted]
+    raise UsageError(f"there is no {what} {wanted}", where=arg(what), hint=f"there are {', '.join([*indices][:40])}")
 
 
 def _on_axis(axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence[int]]) -> int | None:
@@ -328,9 +330,9 @@ def _on_axis(axis: Axis, wanted: str | None, tokens_of: Callable[[int], Sequence
     labels = [f"{axis.number(n)} {span.text}" for n, span in enumerate(axis.names)]
     if wanted.strip() in labels:
         return labels.index(wanted.strip())
-    number = wanted.partition(":")[0]
-    if number.lstrip("-").isdigit():
-        position = int(number) + (axis.total if number.startswith("-") else 0)
+    position_text = wanted.partition(":")[0]
+    if position_text.lstrip("-").isdigit():
+        position = int(position_text) + (axis.total if position_text.startswith("-") else 0)
         holding = [n for n in range(len(axis.positions)) if position in tokens_of(n)]
         if holding:
             return holding[0]

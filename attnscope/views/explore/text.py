@@ -51,15 +51,15 @@ class TextPanel:
         key = "text", width, around, start, state.ink
         lines = scene.made(key, lambda: _lay_out(state, scene, width, range(start, start + 3 * around)))
         here = next((n for n, line in enumerate(lines) for piece in line if piece.query == query), 0)
-        first = max(0, min(here - (height - 1) // 2, len(lines) - height + 1))
+        top = max(0, min(here - (height - 1) // 2, len(lines) - height + 1))
         shares = np.zeros(len(scene.keys.positions), dtype=np.float32)  # weights of the row, as far as they are known
         if head is not None and (row := head.row("weights", query)) is not None:
             shares = np.nan_to_num(row)
         elif head is not None and (listed := listed_weights(scene, head, query)):
             shares[list(listed)] = list(listed.values())
         shades = steps(shares[None], WEIGHTS)[0].tolist()
-        drawn: list[Line] = [[Segment(" text ", state.title("text"))]]
-        for y, line in enumerate(lines[first : first + height - 1], 1):
+        drawn_lines: list[Line] = [[Segment(" text ", state.title("text"))]]
+        for y, line in enumerate(lines[top : top + height - 1], 1):
             at = 0
             pieces = []
             for piece in line:
@@ -67,8 +67,8 @@ class TextPanel:
                 if piece.query >= 0 or piece.key >= 0:
                     self._places.append((y, at, at + piece.size, piece.query, piece.key))
                 at += piece.size
-            drawn.append(joined(pieces))
-        return drawn
+            drawn_lines.append(joined(pieces))
+        return drawn_lines
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel: go to the query, or if there are only keys, to the key."""

@@ -75,8 +75,8 @@ class Worker:
                 if self._stopped:
                     return
                 # A user waits for these jobs, which go first.
-                kind = min(self._waiting, key=lambda kind: kind == "compute")
-                job = self._running = self._waiting.pop(kind)
+                next_kind = min(self._waiting, key=lambda job_kind: job_kind == "compute")
+                job = self._running = self._waiting.pop(next_kind)
                 self._cancelled.clear()
             self._run(job)
 

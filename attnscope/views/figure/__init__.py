@@ -36,8 +36,8 @@ def as_svg(parts: Iterable[parts.ViewPart]) -> str:
     return _svg(_draw(Canvas(), parts))
 
 
-def _draw(canvas: Canvas, shown: Iterable[parts.ViewPart]) -> Canvas:
-    for part in shown:
+def _draw(canvas: Canvas, view_parts: Iterable[parts.ViewPart]) -> Canvas:
+    for part in view_parts:
         DRAWN[type(part)](canvas, part)
     return canvas
 

@@ -123,14 +123,14 @@ class Canvas:
         attributes = f' transform="translate(0 {_n(y)}) rotate(-90)"' if turned else ""
         attributes += f' text-anchor="{anchor}"' if anchor else ""
         attributes += f' font-size="{_n(size)}"' if size != SMALL else ""
-        place = f' y="{_n(x)}"' if turned else f' x="{_n(x)}" y="{_n(y)}"'
+        coordinates = f' y="{_n(x)}"' if turned else f' x="{_n(x)}" y="{_n(y)}"'
         if len(pieces) == 1:
             ((look, inner),) = pieces
         else:
             look, inner = "", "".join(f"<tspan{look}>{text}</tspan>" if look else text for look, text in pieces)
         if colour and "fill" not in look:
             attributes += f' fill="{colour}"'
-        self._drawn.append(_Line(attributes + look, place, inner))
+        self._drawn.append(_Line(attributes + look, coordinates, inner))
         if not turned:
             width = spans_width(spans, size)
             self.reach(x + {"": width, "middle": width / 2, "end": 0}[anchor])
@@ -176,8 +176,8 @@ class Canvas:
             self.y += down
             bases.append(self.y - (down - round(size)))
             for cell, start, width, at_right in zip(row, starts, widths, right, strict=False):
-                place = start + width if at_right else start
-                self.text(place, bases[-1], cell, size=size, anchor="end" if at_right else "")
+                edge = start + width if at_right else start
+                self.text(edge, bases[-1], cell, size=size, anchor="end" if at_right else "")
             if last:
                 self.text(starts[last[n][0]], bases[-1], last[n][1], size=size)
         self.y += 2
@@ -198,7 +198,7 @@ class Canvas:
         filled = [[colour or BACKGROUND for colour in row] for row in colours]
         if not filled or not filled[0]:
             return
-        place = f'transform="translate({_n(x)} {_n(y)}) scale({_exact(size[0])} {_exact(size[1])})"'
+        transform = f'transform="translate({_n(x)} {_n(y)}) scale({_exact(size[0])} {_exact(size[1])})"'
         if apart:
             inside = "".join(
                 f'<rect x="{c}" y="{r}" width="1" height="1" fill="{colour}"/>'
@@ -207,7 +207,7 @@ class Canvas:
             )
         else:
             inside = _runs(filled)
-        self.put(f'<g {place} shape-rendering="crispEdges">{inside}</g>')
+        self.put(f'<g {transform} shape-rendering="crispEdges">{inside}</g>')
         hatched = _edges([[colour is None for colour in row] for row in colours])
         if hatched:
             # Lines are as far apart in cells of any size.
@@ -254,13 +254,13 @@ def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
     lines: list[list[Span]] = [[]]
     used = 0.0
     for word, joined in _words(spans):
-        needed = spans_width([word], size)
-        if lines[-1] and used + needed > width and not joined:
+        word_width = spans_width([word], size)
+        if lines[-1] and used + word_width > width and not joined:
             lines.append([])
             used = 0.0
             word = replace(word, text=word.text.lstrip(" "))
         lines[-1].append(word)
-        used += needed
+        used += word_width
     return [tuple(line) for line in lines]
 
 
@@ -273,10 +273,10 @@ def _words(spans: Spans) -> Iterable[tuple[Span, bool]]:
             yield replace(span, text=word), token or not word.startswith(" ")
 
 
-def _grouped(drawn: Iterable[str | _Line]) -> Iterable[str]:
+def _grouped(drawn_elements: Iterable[str | _Line]) -> Iterable[str]:
     """Return elements; lines that follow each other with the same attributes in a group that has these."""
     for attributes, run in groupby(
-        drawn, key=lambda element: element.attributes if isinstance(element, _Line) else None
+        drawn_elements, key=lambda element: element.attributes if isinstance(element, _Line) else None
     ):
         elements = list(run)
         lines = [element for element in elements if isinstance(element, _Line)]

@@ -18,9 +18,9 @@ def _colour(step: int, signed: bool) -> str:
     return f"#{bytes(LIGHT.colour(step / _STEPS, signed=signed)).hex()}"
 
 
-def ramp_colour(place: float, *, signed: bool) -> str:
+def ramp_colour(fraction: float, *, signed: bool) -> str:
     """Return the colour at a place from 0 to 1 of a ramp, as `#rrggbb`."""
-    return _colour(round(min(1.0, max(0.0, place)) * _STEPS), signed)
+    return _colour(round(min(1.0, max(0.0, fraction)) * _STEPS), signed)
 
 
 def stops(*, signed: bool) -> list[tuple[float, str]]:

@@ -27,23 +27,23 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tupl
     left = MARGIN + rows_width(panels[0])
     layout = lay_out_heads(places)
     several_layers = len(layout.rows) > 1
-    most = max(1, int((WIDTH - MARGIN - left) // (_NAMED_CELL * n_columns + GAP)))
-    beside = len(layout.columns) if several_layers else min(len(layout.columns), most)
-    if beside > most or len(panels[0].rows.names) != n_rows:
+    max_across = max(1, int((WIDTH - MARGIN - left) // (_NAMED_CELL * n_columns + GAP)))
+    across = len(layout.columns) if several_layers else min(len(layout.columns), max_across)
+    if across > max_across or len(panels[0].rows.names) != n_rows:
         return False
-    cell = min(_LARGEST_CELL, ((WIDTH - MARGIN - left) / beside - GAP) / n_columns)
+    cell = min(_LARGEST_CELL, ((WIDTH - MARGIN - left) / across - GAP) / n_columns)
     step = max(
         cell * n_columns + GAP, max(text_width(f"L{layer}H{head}", SIZE * _BOLDER) for layer, head in places) + GAP
     )
-    spots = layout.cells if several_layers else [divmod(n, beside) for n in range(len(places))]
+    spots = layout.cells if several_layers else [divmod(n, across) for n in range(len(places))]
     rows = names_of(panels[0].rows)
     columns = names_of(panels[0].columns)
-    named = canvas.y + max(text_width(name, SMALL) for name in columns) + 4
+    names_y = canvas.y + max(text_width(name, SMALL) for name in columns) + 4
     for column in range(1 + max(column for _, column in spots)):
-        draw_names(canvas, left + column * step, named, cell, columns, turned=True)
+        draw_names(canvas, left + column * step, names_y, cell, columns, turned=True)
     for panel, (row, column) in zip(panels, spots, strict=True):
         x = left + column * step
-        top = named + row * (cell * n_rows + SIZE + GAP)
+        top = names_y + row * (cell * n_rows + SIZE + GAP)
         canvas.text(x, top + SIZE, tuple(replace(span, look="bold") for span in panel.title))
         y = top + SIZE + 4
         colours = [

@@ -18,8 +18,8 @@ BAR = 110.0
 def names_of(axis: Axis) -> list[str]:
     """Write every entry as its position and name."""
     names = [plain([name]) for name in axis.names] or [""] * len(axis.positions)
-    written = [f"{axis.number(i)} {name}".strip() for i, name in enumerate(names)]
-    return [cut_name(name, LONGEST, SMALL) for name in written]
+    labels = [f"{axis.number(i)} {name}".strip() for i, name in enumerate(names)]
+    return [cut_name(name, LONGEST, SMALL) for name in labels]
 
 
 def cut_name(name: str, longest: float, size: float) -> str:
@@ -46,8 +46,8 @@ def draw_names(canvas: Canvas, x: float, y: float, step: float, names: Sequence[
     size, every = label_size(step)
     for n in range(0, len(names), every):
         middle = (n + 0.5) * step + size * 0.35
-        place = (x + middle, y - 3) if turned else (x - 4, y + middle)
-        canvas.text(*place, ours(names[n]), size=size, turned=turned, anchor="" if turned else "end")
+        coordinates = (x + middle, y - 3) if turned else (x - 4, y + middle)
+        canvas.text(*coordinates, ours(names[n]), size=size, turned=turned, anchor="" if turned else "end")
 
 
 def draw_scale(canvas: Canvas, x: float, y: float, scale: Scale | LogScale, low: str, high: str) -> float:

@@ -59,14 +59,14 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
     for stage in panels:
         title = _title(stage) if plain(stage.title) == stage.name else _name(stage)
         inner = max(stage.matrix.shape[1] * _cell_size(stage)[0], 2 * BAR, min(spans_width(title), _WIDEST_TITLE))
-        beside = bool(bands[-1]) and bands[-1][-1].panel.rows == stage.rows
-        drawn = _Drawn(stage, inner, 0.0 if beside else rows_width(stage))
-        if bands[-1] and right + drawn.width > WIDTH - MARGIN:
+        shares_rows = bool(bands[-1]) and bands[-1][-1].panel.rows == stage.rows
+        drawing = _Drawn(stage, inner, 0.0 if shares_rows else rows_width(stage))
+        if bands[-1] and right + drawing.width > WIDTH - MARGIN:
             bands.append([])
             right = MARGIN
-            drawn = replace(drawn, labels=rows_width(stage))
-        bands[-1].append(drawn)
-        right += drawn.width + 2 * GAP
+            drawing = replace(drawing, labels=rows_width(stage))
+        bands[-1].append(drawing)
+        right += drawing.width + 2 * GAP
     for n, band in enumerate(bands):
         canvas.y += GAP if n else 0
         _draw_band(canvas, band)
@@ -88,17 +88,17 @@ class _Drawn:
 
 def _draw_band(canvas: Canvas, band: Sequence[_Drawn]) -> None:
     """Draw matrices side by side, at the height that the longest title needs."""
-    titles = [wrap(_title(drawn.panel), drawn.inner, SIZE) for drawn in band]
+    titles = [wrap(_title(drawing.panel), drawing.inner, SIZE) for drawing in band]
     left = MARGIN
     top = canvas.y
     below = canvas.y
-    for drawn, title in zip(band, titles, strict=True):
-        left += drawn.labels
+    for drawing, title in zip(band, titles, strict=True):
+        left += drawing.labels
         for n, line in enumerate(title):
             canvas.text(left, top + SIZE * (1 + _TITLE_LEADING * n), line)
         canvas.y = top + SIZE * _TITLE_LEADING * (max(map(len, titles)) - 1)
-        below = max(below, _draw_panel(canvas, drawn, left))
-        left += drawn.inner + 2 * GAP
+        below = max(below, _draw_panel(canvas, drawing, left))
+        left += drawing.inner + 2 * GAP
     canvas.y = below
 
 
@@ -132,16 +132,16 @@ def _name(stage: Panel) -> Spans:
     return Span(" ".join(words), "bold"), Span(f": {stage.name}", "bold")
 
 
-def _draw_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
+def _draw_panel(canvas: Canvas, drawing: _Drawn, x: float) -> float:
     """Draw one matrix below its title with its labels, scale and arithmetic; return its lower edge."""
-    stage = drawn.panel
+    stage = drawing.panel
     across, down = _cell_size(stage)
     rows = names_of(stage.rows)
     columns = names_of(stage.columns)
     y = canvas.y + SIZE + 6
     y += max((text_width(name, label_size(across)[0]) for name in columns), default=0.0) + 4
     draw_names(canvas, x, y, across, columns, turned=True)
-    draw_names(canvas, x, y, down, rows if drawn.labels else ())
+    draw_names(canvas, x, y, down, rows if drawing.labels else ())
     colours = _colours(stage)
     canvas.cells(x, y, (across, down), colours, apart=_numbered(stage))
     canvas.frame(x, y, across * stage.matrix.shape[1], down * len(rows))
@@ -153,7 +153,7 @@ def _draw_panel(canvas: Canvas, drawn: _Drawn, x: float) -> float:
                 base = y + (r + 0.5) * down + SMALL * 0.35
                 ink = _ink(colours[r][c])
                 canvas.text(middle, base, (look,), size=SMALL, anchor="middle", colour=ink)
-    return _draw_scale(canvas, stage, x, y + down * len(rows) + 8, drawn.inner)
+    return _draw_scale(canvas, stage, x, y + down * len(rows) + 8, drawing.inner)
 
 
 def _ink(colour: str | None) -> str:
@@ -172,10 +172,10 @@ def _colours(stage: Panel) -> list[list[str | None]]:
 
 def _colour(scale: Scale | LogScale, value: float, steps: int = 0) -> str | None:
     """Return the colour of a value, rounded to `steps` colours unless that is 0; None if it is not on the scale."""
-    place = scale.place(value)
-    if place is None:
+    fraction = scale.place(value)
+    if fraction is None:
         return None
-    return ramp_colour(round(place * steps) / steps if steps else place, signed=scale.signed)
+    return ramp_colour(round(fraction * steps) / steps if steps else fraction, signed=scale.signed)
 
 
 def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:

@@ -33,15 +33,15 @@ def _whole(cell: Cell | OneLine, look: Look = "") -> Spans:
         return ours(cell, look)
     if not isinstance(cell, Text) or cell.cut is None:
         return joined(cell)
-    shown = 0
+    shown_count = 0
     used = 0.0
     for item in cell.items:
         used += spans_width(item, SMALL) + text_width(cell.between, SMALL)
-        if shown and used > _ITEMS:
+        if shown_count and used > _ITEMS:
             break
-        shown += 1
-    left = len(cell.items) - shown
-    return *joined(Text(cell.items[:shown], cell.between)), Span(cell.cut.format(left) if left else "", "dim")
+        shown_count += 1
+    left = len(cell.items) - shown_count
+    return *joined(Text(cell.items[:shown_count], cell.between)), Span(cell.cut.format(left) if left else "", "dim")
 
 
 def draw_facts(canvas: Canvas, facts: Facts) -> None:
@@ -65,9 +65,9 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
         return
     canvas.paragraph((*bars.title, *bars.meaning))
     # A row without sources has a placeholder, which takes a cell.
-    most = max((len(row or [0]) for row in bars.rows), default=0)
+    longest = max((len(row or [0]) for row in bars.rows), default=0)
     rows: list[list[Spans]] = [[ours("query", "dim")]]
-    for _ in range(most):
+    for _ in range(longest):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in bars.measures), ()]
     last: list[tuple[int, Spans]] = [(0, ())]
     for q, (sources, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
@@ -79,7 +79,7 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
             row.append(ours(MASKED if sources is None else NOTHING, "dim"))
         last.append((len(row), () if unlisted is None else ours(f"{unlisted[0]}: {unlisted[1]}", "dim")))
         rows.append([*row, *[()] * (len(rows[0]) - len(row))])
-    canvas.table(rows, right=[False, *[False, *[True] * len(bars.measures), False] * most], size=SMALL, last=last)
+    canvas.table(rows, right=[False, *[False, *[True] * len(bars.measures), False] * longest], size=SMALL, last=last)
     for mark, words in bars.remarks():
         canvas.paragraph(ours(f"{mark} {words}", "remark"), size=SMALL)
 

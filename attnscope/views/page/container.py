@@ -55,13 +55,13 @@ class Container:
     def rounded(self, array: Array, decimals: int) -> Reference:
         """Keep numbers from 0 on, rounded to `decimals`; NaN stays missing."""
         steps = np.rint(np.asarray(array, dtype=np.float64) * 10.0**decimals)
-        known = np.isfinite(steps)
-        largest = float(steps[known].max(initial=0.0))
-        if float(steps[known].min(initial=0.0)) < 0 or largest >= _MISSING[2]:
+        is_finite = np.isfinite(steps)
+        largest = float(steps[is_finite].max(initial=0.0))
+        if float(steps[is_finite].min(initial=0.0)) < 0 or largest >= _MISSING[2]:
             return self.exact(array)
         size = 1 if largest < _MISSING[1] else 2
-        kept = np.where(known, steps, _MISSING[size]).astype(f"u{size}")
-        return self.add(kept) | {"decimals": decimals, "missing": _MISSING[size]}
+        packed = np.where(is_finite, steps, _MISSING[size]).astype(f"u{size}")
+        return self.add(packed) | {"decimals": decimals, "missing": _MISSING[size]}
 
     def falling(self, array: Array, decimals: int) -> Reference:
         """Keep numbers that fall along the first axis, rounded, as differences from the previous one."""
@@ -97,18 +97,20 @@ class Container:
             stages: Stage to matrix, (rows, columns).
             scale: Factor from scores to scaled scores; None if there is more between them.
         """
-        kept: dict[str, Reference] = {}
+        references: dict[str, Reference] = {}
         for name, matrix in stages.items():
-            kept[name] = self._stage(name, stages, kept, scale) or (
+            references[name] = self._stage(name, stages, references, scale) or (
                 self.product(matrix) if name == "scores" else self.exact(matrix)
             )
-        return kept
+        return references
 
     def _stage(
-        self, name: str, stages: Mapping[str, Matrix], kept: Mapping[str, Reference], scale: float | None
+        self, name: str, stages: Mapping[str, Matrix], references: Mapping[str, Reference], scale: float | None
     ) -> Reference | None:
         matrix = np.asarray(stages[name], dtype=np.float32)
-        of = next((n for n in _COMPUTED_FROM.get(name, ()) if n in kept and stages[n].shape == matrix.shape), None)
+        of = next(
+            (n for n in _COMPUTED_FROM.get(name, ()) if n in references and stages[n].shape == matrix.shape), None
+        )
         if of is None or not matrix.size:
             return None
         before = np.asarray(stages[of], dtype=np.float32)
@@ -131,8 +133,8 @@ class Container:
         """Return the correction of the bits of a prediction; `none` for no correction, None if it is too large."""
         bits = np.where(np.isnan(predicted), 0, np.ascontiguousarray(predicted).view(np.int32)).astype(np.int64)
         distance = np.ascontiguousarray(matrix, dtype=np.float32).view(np.int32).astype(np.int64) - bits
-        known = ~np.isnan(matrix)
-        if float(np.abs(distance[known]).mean() if known.any() else 0.0) > _CLOSE:
+        is_known = ~np.isnan(matrix)
+        if float(np.abs(distance[is_known]).mean() if is_known.any() else 0.0) > _CLOSE:
             return None
         if not distance.any():
             return "none"
@@ -145,9 +147,9 @@ class Container:
         """Return all of it, compressed."""
         import msgspec
 
-        named = msgspec.json.encode({**header, "arrays": self._entries}, enc_hook=lambda number: number.item())
-        named += b" " * (-(len(named) + 4) % 8)
-        block = b"".join([len(named).to_bytes(4, "little"), named, *self._arrays])
+        header_bytes = msgspec.json.encode({**header, "arrays": self._entries}, enc_hook=lambda value: value.item())
+        header_bytes += b" " * (-(len(header_bytes) + 4) % 8)
+        block = b"".join([len(header_bytes).to_bytes(4, "little"), header_bytes, *self._arrays])
         return zlib.compress(block, _LEVEL)
 
 
@@ -160,8 +162,8 @@ def _factors(matrix: Matrix) -> tuple[Matrix, Matrix] | None:
         return None
     exact = matrix.astype(np.float64)
     width = min(min(matrix.shape) // 2, _LARGEST_RANK)
-    drawn = np.random.default_rng(0).standard_normal((matrix.shape[1], width + _OVERSAMPLED))
-    basis, _ = np.linalg.qr(exact @ drawn)
+    random_matrix = np.random.default_rng(0).standard_normal((matrix.shape[1], width + _OVERSAMPLED))
+    basis, _ = np.linalg.qr(exact @ random_matrix)
     u, sizes, v = np.linalg.svd(basis.T @ exact, full_matrices=False)
     rank = int((sizes > 3e-6 * sizes[0]).sum()) if sizes.size and sizes[0] else 0
     if not 0 < rank < width:

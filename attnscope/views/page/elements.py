@@ -19,8 +19,8 @@ def element(tag: str, *children: Element, look: str = "", **properties: Any) -> 
     Args:
         **properties: Its attributes; `_` in a name stands for `-`. Those that are None are left out.
     """
-    named = {name.replace("_", "-"): value for name, value in properties.items() if value is not None}
-    return [tag, named | ({"class": look} if look else {}), *children]
+    attributes = {name.replace("_", "-"): value for name, value in properties.items() if value is not None}
+    return [tag, attributes | ({"class": look} if look else {}), *children]
 
 
 def text_of(span: Span) -> str:

@@ -23,9 +23,9 @@ _SHOWN = 12
 _FOLDED = 18
 
 
-def render(shown: Iterable[Any], container: Container) -> list[Node]:
+def render(view_parts: Iterable[Any], container: Container) -> list[Node]:
     """Return the nodes of some parts; their arrays go into the container."""
-    return [node for part in shown for node in DRAWN[type(part)](part, container)]
+    return [node for part in view_parts for node in DRAWN[type(part)](part, container)]
 
 
 def _indented(indent: int) -> dict[str, str] | None:
@@ -46,9 +46,9 @@ def _items(text: parts.Text) -> list[Element]:
     apart = [child for item in items for child in (text.between, item)][1:]
     if len(items) <= _FOLDED:
         return apart
-    shown = 2 * _SHOWN - 1
+    limit = 2 * _SHOWN - 1
     more = element("span", f"… {len(items) - _SHOWN} more", look="item dim")
-    return [element("details", element("summary", *apart[:shown], " ", more), *apart[shown + 1 :])]
+    return [element("details", element("summary", *apart[:limit], " ", more), *apart[limit + 1 :])]
 
 
 def _cell(cell: Any) -> list[Element]:
@@ -65,16 +65,16 @@ def _table(table: parts.Table, _container: Container) -> list[Node]:
     labels += [spans_of(label) for label in table.labels]
     columns = [*table.columns, *table.further]
     headings = [_cell(column.heading) for column in columns]
-    first = [element("th", table.heading, scope="col")] if labels else []
+    label_heading = [element("th", table.heading, scope="col")] if labels else []
     bars = [] if table.bars is None else [hidden_heading("bar")]
-    named = [
+    name_cells = [
         element("th", *heading, scope="col", look="left" if column.left else "") if heading else element("td")
         for heading, column in zip(headings, columns, strict=True)
     ]
     count = max(len(labels), *(len(column.cells) for column in columns), 0)
     rows = [element("tr", *_table_row(table, columns, labels, row)) for row in range(count)]
     title = table.heading or ", ".join(map(plain, headings)) or "table"
-    head = element("thead", element("tr", *first, *bars, *named))
+    head = element("thead", element("tr", *label_heading, *bars, *name_cells))
     return [scrolling(title, element("table", head, element("tbody", *rows), look="data"))]
 
 
@@ -95,8 +95,8 @@ def _labelled(axis: Axis) -> list[list[Element]]:
     """Return number and name of every entry, as elements."""
     numbers = [element("span", axis.number(n), look="number") for n in range(len(axis.positions))]
     if not axis.names:
-        return [[number] for number in numbers]
-    return [[number, " ", *spans_of((name,))] for number, name in zip(numbers, axis.names, strict=True)]
+        return [[number_element] for number_element in numbers]
+    return [[number_element, " ", *spans_of((name,))] for number_element, name in zip(numbers, axis.names, strict=True)]
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
@@ -158,14 +158,14 @@ def _runs(starts: Sequence[int]) -> dict[str, Any]:
 def _bars(bars: parts.Bars, _container: Container) -> list[Node]:
     queries = None if bars.queries is None else _labelled(bars.queries)
     sources = _labelled(bars.sources)
-    first = [] if queries is None else [element("th", "query", scope="col")]
-    head = [*first, element("th", "source", scope="col"), hidden_heading("bar")]
+    query_heading = [] if queries is None else [element("th", "query", scope="col")]
+    head = [*query_heading, element("th", "source", scope="col"), hidden_heading("bar")]
     head += [element("th", measure, scope="col") for measure in bars.measures]
     bodies = [
         element("tbody", *_bars_of_row(bars, n, None if queries is None else queries[n], sources))
         for n in range(len(bars.rows))
     ]
-    named: list[Element] = [
+    shaded_text: list[Element] = [
         element("strong", *spans_of(bars.title)),
         " ",
         element("span", *spans_of(bars.meaning), look="dim"),
@@ -173,7 +173,7 @@ def _bars(bars: parts.Bars, _container: Container) -> list[Node]:
     table = element("table", element("thead", element("tr", *head)), *bodies, look="data contributors")
     remarks = [element("p", f"{mark} {meaning}", look="remark") for mark, meaning in bars.remarks()]
     label = plain(spans_of(bars.title)) or "contributors"
-    return [element("section", element("p", *named, look="text"), scrolling(label, table), *remarks)]
+    return [element("section", element("p", *shaded_text, look="text"), scrolling(label, table), *remarks)]
 
 
 def _bars_of_row(
@@ -186,7 +186,9 @@ def _bars_of_row(
     unlisted = bars.row_remainders()[row]
     lines = []
     for rank, bar in enumerate(ranked or ()):
-        numbers = [element("td", number, look="" if n == bars.by else "dim") for n, number in enumerate(bar.numbers)]
+        numbers = [
+            element("td", number_text, look="" if n == bars.by else "dim") for n, number_text in enumerate(bar.numbers)
+        ]
         before = [element("span", *spans_of(tuple(reversed(bar.before))), " ", look="dim")] if bar.before else []
         after = [element("span", " ", *spans_of(tuple(bar.after)), look="dim")] if bar.after else []
         remark = [] if bar.remark is None else [element("abbr", bar.remark[0], title=bar.remark[1])]

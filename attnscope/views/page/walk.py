@@ -102,10 +102,10 @@ def lowered_walk(walk: Walk, container: Container) -> list[Node]:
     source = walk.source
     scenes = []
     for text in range(len(source.texts)):
-        for number, mask in enumerate(source.masks):
+        for mask_index, mask in enumerate(source.masks):
             variant = Variant(text, mask)
             if (scene := source.scene(variant)) is not None:
-                scenes.append({"text": text, "mask": number, **_scene(source, variant, scene, container)})
+                scenes.append({"text": text, "mask": mask_index, **_scene(source, variant, scene, container)})
     return [
         {
             "k": "walk",
@@ -134,11 +134,11 @@ def _keys(scenes: Sequence[Node], texts: int, masks: int) -> Iterator[Node]:
     }
     for action in (*ACTIONS, *ON_PAGES):
         if action.page and not idle.get(action.name.removeprefix("next_").removeprefix("previous_")):
-            kept = replace(action, keys=tuple(key for key in action.keys if "+" not in key[1:]))
-            spelled = spell_keys(kept, between=" or ")
+            page_action = replace(action, keys=tuple(key for key in action.keys if "+" not in key[1:]))
+            spelled = spell_keys(page_action, between=" or ")
             help_text = _PAGE_HELP.get(action.name, action.help)
             yield {
-                "name": action.name, "keys": list(kept.keys), "spelled": spelled, "help": help_text,
+                "name": action.name, "keys": list(page_action.keys), "spelled": spelled, "help": help_text,
                 "group": action.group,
             }  # fmt: skip
 
@@ -150,8 +150,8 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         for j in range(len(scene.heads))
         if (head := source.head(variant, i, j)) is not None
     }
-    exact = {place: head for place, head in heads.items() if head.exact}
-    rounded = {place: head for place, head in heads.items() if not head.exact}
+    exact = {indices: head for indices, head in heads.items() if head.exact}
+    rounded = {indices: head for indices, head in heads.items() if not head.exact}
     command = "" if scene.command is None else scene.command.spell(shared=True)
     # Control characters in a command would not be pasted into a terminal.
     pasted = command.replace("\n", "").replace("\\", "")
@@ -192,7 +192,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             "rows": _axis(scene.alignment.rows), "columns": _axis(scene.alignment.columns),
         },
         "random": scene.random,
-        "units": [_head(place, head, container) for place, head in heads.items()],
+        "units": [_head(indices, head, container) for indices, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
     }  # fmt: skip
 
@@ -235,13 +235,13 @@ def _passages(passages: Sequence[Passage]) -> Iterator[list[Any]]:
             yield ["\n".join(spelled), -1, -1]
 
 
-def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
+def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Node:
     later = later_steps(head)
-    known = head.scale is not None and head.softcap is None and not later
-    plain_scale = float(np.float32(head.scale)) if known and head.scale is not None else None
+    has_scale = head.scale is not None and head.softcap is None and not later
+    plain_scale = float(np.float32(head.scale)) if has_scale and head.scale is not None else None
     stages = {name: head.stages[name] for name in _STAGES if name in head.stages}
     return {
-        "at": list(place),
+        "at": list(indices),
         "layer": head.layer,
         "head": head.head,
         "name": head.name,
@@ -262,55 +262,55 @@ def _head(place: tuple[int, int], head: WalkHead, container: Container) -> Node:
 def _group(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool) -> Iterator[Node]:
     """Yield the stacked sources, statistics and maps of heads with equal kinds of them."""
     by_shape: dict[Any, dict[tuple[int, int], WalkHead]] = {}
-    for place, head in heads.items():
+    for indices, head in heads.items():
         sources = None if head.sources is None else (head.sources.places.shape, head.sources.by, *head.sources.measures)
         runs = None if head.map is None or exact else (tuple(head.map.queries), tuple(head.map.keys))
-        by_shape.setdefault((sources, tuple(head.rows), runs), {})[place] = head
+        by_shape.setdefault((sources, tuple(head.rows), runs), {})[indices] = head
     for alike in by_shape.values():
         yield _alike(alike, container, exact=exact)
 
 
 def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, exact: bool) -> Node:
-    first = next(iter(heads.values()))
+    first_head = next(iter(heads.values()))
     listed = _listed(list(heads.values()))
-    node: Node = {"units": [list(place) for place in heads], "rows": listed.tolist(), "exact": exact}
+    node: Node = {"units": [list(indices) for indices in heads], "rows": listed.tolist(), "exact": exact}
 
-    if first.sources is not None and listed.size:
+    if first_head.sources is not None and listed.size:
         ranked = [head.sources for head in heads.values() if head.sources is not None]
         places = np.stack([sources.places[listed].T for sources in ranked], axis=1)  # (ranks, heads, rows)
         size = np.int16 if places.max(initial=0) < 1 << 15 else np.int32
-        node["by"], node["leftOut"] = first.sources.by, list(first.sources.left_out)
+        node["by"], node["leftOut"] = first_head.sources.by, list(first_head.sources.left_out)
         node["places"] = container.add(places.astype(size))
-        measures = [name for name in first.sources.measures if exact or name in ("weight", first.sources.by)]
+        measures = [name for name in first_head.sources.measures if exact or name in ("weight", first_head.sources.by)]
         node["measures"] = {}
         for name in measures:
             numbers = np.stack([sources.measures[name][listed].T for sources in ranked], axis=1)
-            falls = not exact and name == first.sources.by
+            falls = not exact and name == first_head.sources.by
             node["measures"][name] = (
                 container.falling(numbers, _WEIGHT) if falls else _number(numbers, _WEIGHT, container, exact)
             )
-    names = [name for name in first.rows if exact or name in _SUMMARY]
+    names = [name for name in first_head.rows if exact or name in _SUMMARY]
     node["statistics"] = {}
     for name in names if listed.size else ():
         numbers = np.stack([head.rows[name][listed] for head in heads.values()])
         node["statistics"][name] = _number(numbers, DECIMALS.get(name, _STATISTIC), container, exact)
-    if first.map is not None and not exact:
+    if first_head.map is not None and not exact:
         maps = np.stack([head.map.weights for head in heads.values() if head.map is not None])
-        axes = {"queries": list(first.map.queries), "keys": list(first.map.keys)}
+        axes = {"queries": list(first_head.map.queries), "keys": list(first_head.map.keys)}
         node["map"] = {**axes, "weights": container.rounded(maps, _WEIGHT)}
     return node
 
 
 def _listed(heads: Sequence[WalkHead]) -> Array:
     """Return the indices of queries that any of these heads lists anything of."""
-    known = np.zeros(0, dtype=bool)
+    is_listed = np.zeros(0, dtype=bool)
     for head in heads:
         arrays: list[Array] = [np.isfinite(array) for array in head.rows.values()]
         if head.sources is not None:
             arrays.append(np.asarray((head.sources.places >= 0).any(axis=1)))
         for array in arrays:
-            known = array if known.size != array.size else known | array
-    return np.flatnonzero(known)
+            is_listed = array if is_listed.size != array.size else is_listed | array
+    return np.flatnonzero(is_listed)
 
 
 def _number(array: Array, decimals: int, container: Container, exact: bool) -> Reference:

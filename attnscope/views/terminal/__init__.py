@@ -38,8 +38,8 @@ def as_text(parts: Iterable[parts.ViewPart], width: int) -> str:
     return file.getvalue()
 
 
-def _draw(screen: Screen, shown: Iterable[parts.ViewPart]) -> None:
-    for part in shown:
+def _draw(screen: Screen, view_parts: Iterable[parts.ViewPart]) -> None:
+    for part in view_parts:
         DRAWN[type(part)](screen, part)
 
 
@@ -69,8 +69,8 @@ def _draw_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
     limits = [(form, SCREENFUL) for form in findings.forms]
     last = findings.picture or findings.forms[-1]
     limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], findings.lines)]
-    for form, most in limits:
-        page = _Page(screen.console, most)
+    for form, limit in limits:
+        page = _Page(screen.console, limit)
         try:
             _draw(page, form)
         except _FullError:

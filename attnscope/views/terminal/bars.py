@@ -49,11 +49,11 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
     labelled = _Labelled(bars, queries, sources, *cells)
     layouts = ((BAR, True), (BAR, False), (0, False))
     fitting = [layout for layout in layouts if _width(labelled, *layout) <= screen.width]
-    shown = sorted({0, bars.by}) if bars.brief else list(range(len(bars.measures)))
+    shown_measures = sorted({0, bars.by}) if bars.brief else list(range(len(bars.measures)))
     if bars.title:
-        screen.put(screen.text(bars.title if bars.brief and len(shown) == 1 else (*bars.title, *bars.meaning)))
+        screen.put(screen.text(bars.title if bars.brief and len(shown_measures) == 1 else (*bars.title, *bars.meaning)))
     if bars.compact or not fitting:
-        _draw_compact(screen, labelled, shown)
+        _draw_compact(screen, labelled, shown_measures)
         return
     bar, remarks = fitting[0]
     pieces = [range(len(bars.rows))]
@@ -91,7 +91,7 @@ def _number_widths(bars: Bars) -> list[int]:
     return [max([widths[0], *(len(unlisted[1]) for unlisted in bars.row_remainders() if unlisted)]), *widths[1:]]
 
 
-def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: range) -> Table:
+def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown_rows: range) -> Table:
     bars = labelled.bars
     remainders = labelled.bars.row_remainders()
     query, source = _label_widths(labelled)
@@ -108,7 +108,7 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: 
     room = screen.width - _width(labelled, bar, False) - 2
     within = room >= _SNIPPET and any(bar_row.before or bar_row.after for row in bars.rows for bar_row in row or ())
     table.add_column(Text("  in the text" * within), no_wrap=True)
-    for q in shown:
+    for q in shown_rows:
         label = labelled.queried(q)
         row = bars.rows[q]
         unlisted = remainders[q]
@@ -116,7 +116,7 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: 
             cells = [Text.assemble((labelled.arrow, "dim"), labelled.sources.label(bar_row.index, labelled.source))]
             if bar:
                 cells.append(Text(f" {bar_text(bar_row.length, bar)}", screen.bar))
-            cells += [Text(number) for number in bar_row.numbers]
+            cells += [Text(number_text) for number_text in bar_row.numbers]
             last = Text()
             if bar_row.remark is not None:
                 mark, words = bar_row.remark
@@ -133,17 +133,17 @@ def _table(screen: Screen, labelled: _Labelled, bar: int, remarks: bool, shown: 
 
 def _within(screen: Screen, name: str, bar: Bar, room: int) -> Text:
     """Write a source between its neighbours, as many of them as fit."""
-    shown = Text(f"[{shorten(name, room - 2)}]", "bold")
+    shown_text = Text(f"[{shorten(name, room - 2)}]", "bold")
     for distance in range(max(len(bar.before), len(bar.after))):
         for side in (bar.before, bar.after):
             if distance >= len(side):
                 continue
             neighbour = Text(screen.plain([side[distance]]), "dim")
-            wider = Text(" ").join([neighbour, shown] if side is bar.before else [shown, neighbour])
+            wider = Text(" ").join([neighbour, shown_text] if side is bar.before else [shown_text, neighbour])
             if cell_len(wider.plain) > room:
-                return Text("  ") + shown
-            shown = wider
-    return Text("  ") + shown
+                return Text("  ") + shown_text
+            shown_text = wider
+    return Text("  ") + shown_text
 
 
 def _other(row: Sequence[Bar] | None, unlisted: tuple[str, str] | None) -> str:
@@ -159,13 +159,13 @@ def bar_text(share: float, cells: int) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _draw_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> None:
+def _draw_compact(screen: Screen, labelled: _Labelled, shown_measures: Sequence[int]) -> None:
     """Print one paragraph per query: `0 The  ← 4 river 0.602 1.31  ← 1 bank 0.141 0.40`."""
     bars = labelled.bars
     sources = labelled.sources
     cells = labelled.source if bars.brief else sources.widest
-    if len(shown) > 1:
-        screen.say((f"after each source: {', '.join(bars.measures[m] for m in shown)}", "dim"))
+    if len(shown_measures) > 1:
+        screen.say((f"after each source: {', '.join(bars.measures[m] for m in shown_measures)}", "dim"))
     table = Table.grid(padding=0)
     label = 0 if bars.queries is None else labelled.query + bars.queries.digits + 3
     table.add_column(width=label, no_wrap=True)
@@ -173,7 +173,7 @@ def _draw_compact(screen: Screen, labelled: _Labelled, shown: Sequence[int]) -> 
     for q, (row, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
         items = []
         for bar in row or ():
-            numbers = " ".join(bar.numbers[m] for m in shown)
+            numbers = " ".join(bar.numbers[m] for m in shown_measures)
             mark = f" {bar.remark[0]}" if bar.remark else ""
             name = sources.label(bar.index, cells)
             items.append(Text.assemble(("← ", "dim"), name, (f" {numbers}", screen.bar), (mark, "yellow")))
@@ -195,6 +195,6 @@ def _draw_shortened(screen: Screen, labelled: _Labelled, cells: int) -> None:
     """Print the full names of the queries and shown sources whose labels were shortened to `cells`."""
     if labelled.queries is None:
         return
-    shown = {bar.index for row in labelled.bars.rows for bar in row or ()}
-    sources = {p: name for p, name in labelled.sources.shortened(cells).items() if p in shown}
+    shown_sources = {bar.index for row in labelled.bars.rows for bar in row or ()}
+    sources = {p: name for p, name in labelled.sources.shortened(cells).items() if p in shown_sources}
     say_shortened(screen, labelled.queries.shortened(labelled.query), sources, labelled.bars.sources.kind)

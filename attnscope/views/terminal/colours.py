@@ -32,14 +32,14 @@ def count_colours(system: str | None) -> int:
     return {None: 0, "standard": 16, "windows": 16, "256": 256}.get(system, 1 << 24)
 
 
-def shade(place: float, shades: str = SHADES) -> str:
+def shade(fraction: float, shades: str = SHADES) -> str:
     """Return the character at a place from 0 to 1 of a ramp of characters, for a console without colours."""
-    return shades[max(0, min(len(shades) - 1, int(place * len(shades))))]
+    return shades[max(0, min(len(shades) - 1, int(fraction * len(shades))))]
 
 
-def ramp_style(place: float, signed: bool, colours: int, surface: Surface) -> Style:
+def ramp_style(fraction: float, signed: bool, colours: int, surface: Surface) -> Style:
     """Return the style at a place from 0 to 1 of a ramp, for a console with `colours` colours."""
-    step = round(min(1.0, max(0.0, place)) * _STEPS)
+    step = round(min(1.0, max(0.0, fraction)) * _STEPS)
     return _style(step, signed, min(colours, 257), surface)
 
 
@@ -131,9 +131,9 @@ def _with(colour: Color) -> Style:
     return Style(bgcolor=colour, color=Color.from_rgb(letters, letters, letters))
 
 
-def cell_shade(place: float, signed: bool, shades: str = SHADES, minus: str = MINUS) -> str:
+def cell_shade(fraction: float, signed: bool, shades: str = SHADES, minus: str = MINUS) -> str:
     """Return a cell without colour: the fuller the larger; of a signed scale, the sign and the size of the number."""
     if not signed:
-        return shade(place, shades) * 2
-    size = shade(abs(2 * place - 1), shades)
-    return "  " if size == " " else ("+" if place > 0.5 else minus) + size
+        return shade(fraction, shades) * 2
+    size = shade(abs(2 * fraction - 1), shades)
+    return "  " if size == " " else ("+" if fraction > 0.5 else minus) + size

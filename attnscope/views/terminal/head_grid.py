@@ -45,21 +45,21 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
     # With one digit less, more heads fit.
     shorter = replace(panel.digits, decimals=panel.digits.decimals - 1)
     short = [["–" if np.isnan(value) else shorter.text(value) for value in row] for row in panel.matrix.tolist()]
-    written = [panel.texts, short] if shorter.decimals > 0 else [panel.texts]
-    widths = [max(len(text) for row in texts for text in row) + 1 for texts in written]
+    candidates = [panel.texts, short] if shorter.decimals > 0 else [panel.texts]
+    widths = [max(len(text) for row in texts for text in row) + 1 for texts in candidates]
     numbered = [n for n, width in enumerate(widths) if _label(n_layers) + width * n_heads <= screen.width]
 
     def draw(layer: int, head: int, width: int) -> Text:
-        place = scale.place(float(panel.matrix[layer, head]))
-        if place is None:
+        fraction = scale.place(float(panel.matrix[layer, head]))
+        if fraction is None:
             return Text("–".rjust(width), "dim")
-        style = screen.ramp(place, signed=scale.signed)
+        style = screen.ramp(fraction, signed=scale.signed)
         if numbered:
-            return Text(written[numbered[0]][layer][head].rjust(width), style)
-        return Text(" " * width if screen.colours else cell_shade(place, scale.signed), style)
+            return Text(candidates[numbered[0]][layer][head].rjust(width), style)
+        return Text(" " * width if screen.colours else cell_shade(fraction, scale.signed), style)
 
-    shown = [layer for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()]
-    _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, shown)
+    shown_layers = [layer for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()]
+    _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, shown_layers)
     if not numbered:
         low = panel.digits.text(scale.low)
         high = panel.digits.text(scale.high)
@@ -81,9 +81,9 @@ def _draw_cells(
     label = _label(max(layers, default=0) + 1)
     digits = len(str(n_heads - 1))
     at_once = max(1, (screen.width - label) // width)
-    for first in range(0, n_heads, at_once):
-        heads = range(first, min(first + at_once, n_heads))
-        if first:
+    for first_head in range(0, n_heads, at_once):
+        heads = range(first_head, min(first_head + at_once, n_heads))
+        if first_head:
             screen.say("")
         if width > digits:
             numbers = ["".join(str(head).center(width) if width < 4 else str(head).rjust(width) for head in heads)]

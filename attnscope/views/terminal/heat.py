@@ -61,16 +61,16 @@ def _draw_panels(screen: Screen, stages: Sequence[Panel]) -> None:
         if run.start:
             screen.say("")
         band = pieces[run.start : run.stop]
-        needed = label + sum(piece.width + BETWEEN for piece in band)
-        screen.put(_table(screen, band, rows, name, label), width=needed)
+        table_width = label + sum(piece.width + BETWEEN for piece in band)
+        screen.put(_table(screen, band, rows, name, label), width=table_width)
     screen.say("")
     titles = [cell_len(screen.plain(stage.title)) for stage in stages]
     aligned = max(_NAMES[0], *(cells for cells in titles if cells <= _NAMES[1]), 0)
     for stage in stages:
         _draw_legend(screen, stage, aligned)
     # The difference of two texts has all names.
-    named = max(reversed(stages), key=lambda stage: len(stage.columns.names))
-    _draw_columns(screen, rows, labels(screen, named.columns), name)
+    longest = max(reversed(stages), key=lambda stage: len(stage.columns.names))
+    _draw_columns(screen, rows, labels(screen, longest.columns), name)
 
 
 def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
@@ -80,8 +80,10 @@ def _pieces(screen: Screen, stage: Panel, space: int) -> list[PanelColumns]:
     pieces = []
     cut = pack([2] * len(columns.positions), space)
     for part in cut:
-        shown = [columns.positions[i] for i in part if columns.positions[i] != SINK]
-        which = f": {format_positions(shown) if columns.numbered else len(shown)} of {columns.total}"
+        shown_positions = [columns.positions[i] for i in part if columns.positions[i] != SINK]
+        which = (
+            f": {format_positions(shown_positions) if columns.numbered else len(shown_positions)} of {columns.total}"
+        )
         pieces.append(PanelColumns(stage, part, title + which * (len(cut) > 1 or columns.needs_caption)))
     return pieces
 
@@ -118,12 +120,12 @@ def _row(screen: Screen, piece: PanelColumns, r: int) -> Text:
     for i in piece.columns:
         if stage.texts[r][i].strip() == NO_WEIGHT:
             row.append(f" {NO_WEIGHT}", "dim")
-        elif (place := stage.scale.place(float(stage.matrix[r, i]))) is None:
+        elif (fraction := stage.scale.place(float(stage.matrix[r, i]))) is None:
             row.append(" !", "bold")
         elif screen.colours:
-            row.append("  ", screen.ramp(place, signed=stage.scale.signed))
+            row.append("  ", screen.ramp(fraction, signed=stage.scale.signed))
         else:
-            row.append(cell_shade(place, stage.scale.signed))
+            row.append(cell_shade(fraction, stage.scale.signed))
     return row
 
 
@@ -148,19 +150,19 @@ def _shades(stage: Panel, count: int) -> str:
     scale = stage.scale
     # of a signed scale, the middle shade is that of both signs, and twice as wide
     edges = [n + (scale.signed and n > count // 2) for n in range(count + 1)]
-    drawn = [cell_shade((start + end) / 2 / (count + scale.signed), scale.signed) for start, end in pairwise(edges)]
+    shades = [cell_shade((start + end) / 2 / (count + scale.signed), scale.signed) for start, end in pairwise(edges)]
     bounds = [stage.digits.text(scale.value(edge / (count + scale.signed))) for edge in edges[1:-1]]
-    return "".join(f"[{shade}] {bound} " for shade, bound in zip(drawn, bounds, strict=False)) + f"[{drawn[-1]}]"
+    return "".join(f"[{shade}] {bound} " for shade, bound in zip(shades, bounds, strict=False)) + f"[{shades[-1]}]"
 
 
 def _draw_columns(screen: Screen, rows: Labels, columns: Labels, cells: int) -> None:
     """Name the columns, unless rows name them all, and the full names of shortened row labels."""
-    kind = columns.axis.kind
-    named, known = (
+    axis_kind = columns.axis.kind
+    column_names, row_names = (
         [f"{axis.axis.number(n)} {name}" for n, name in enumerate(axis.names) if name and axis.axis.number(n)]
         for axis in (columns, rows)
     )
     # Words have names of their own, which pieces do not have.
-    if kind != "key" or not set(known).issuperset(named):
-        say_list(screen, "context" if kind == "context" else "columns", named)
-    say_shortened(screen, rows.shortened(cells), {}, kind)
+    if axis_kind != "key" or not set(row_names).issuperset(column_names):
+        say_list(screen, "context" if axis_kind == "context" else "columns", column_names)
+    say_shortened(screen, rows.shortened(cells), {}, axis_kind)

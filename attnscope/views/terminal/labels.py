@@ -37,13 +37,13 @@ class Labels:
     def label(self, index: int, cells: int, *, position: bool = True) -> Text:
         """Write the label of one entry: `3 the`, or `the` if the position is shown elsewhere."""
         name = Text(shorten(self.names[index], cells), SPECIAL if self.axis.special[index] else "")
-        number = f"{self.axis.number(index):>{self.axis.digits}} "
-        return Text.assemble((number, "dim"), name) if position else name
+        position_text = f"{self.axis.number(index):>{self.axis.digits}} "
+        return Text.assemble((position_text, "dim"), name) if position else name
 
     def shortened(self, cells: int) -> dict[int, str]:
         """Return position to full name of the entries that do not fit in `cells` cells."""
-        named = zip(self.axis.positions, self.names, strict=True)
-        return {p: name for p, name in named if cell_len(name) > cells and p != SINK}
+        entries = zip(self.axis.positions, self.names, strict=True)
+        return {p: name for p, name in entries if cell_len(name) > cells and p != SINK}
 
 
 def labels(screen: Screen, axis: Axis) -> Labels:
@@ -67,14 +67,14 @@ def shorten_start(name: str, cells: int) -> str:
     return f"…{name[start:]}" if start else name
 
 
-def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str], kind: AxisKind) -> None:
+def say_shortened(screen: Screen, rows: dict[int, str], columns: dict[int, str], axis_kind: AxisKind) -> None:
     """Print the full names of shortened labels, by position.
 
     `rows`: position to whole name of the shortened queries.
     `columns`: the same for the other axis; if it is the same text, both go in one list.
     """
     lists = {"shortened": rows | columns}
-    if kind == "context":
+    if axis_kind == "context":
         lists = {"shortened queries": rows, "shortened context": columns}
     for title, names in lists.items():
         say_list(screen, title, [f"{position} = {name}" for position, name in sorted(names.items())])

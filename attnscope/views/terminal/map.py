@@ -39,7 +39,7 @@ class Picture:
 
 def draw_map(screen: Screen, pooled: WeightMap) -> None:
     """Print a map, as wide as fits, with positions and tokens along its axes, and a legend."""
-    kind = pooled.first_keys.kind
+    axis_kind = pooled.first_keys.kind
     rows = labels(screen, pooled.first_queries)
     digits = len(str(pooled.queries[-1]))
     label = digits
@@ -47,7 +47,7 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
     across = ""
     down = ""
     if screen.width >= ROOMY:
-        across = f"{kind} →"
+        across = f"{axis_kind} →"
         down = "query ↓"
         label = max(digits, len(down), len(across))
         # as many cells for a row's token as do not merge more keys, unless they are too few for a word
@@ -62,8 +62,8 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
         screen.say((down, "dim"))
     index = {position: n for n, position in enumerate(pooled.queries)}
     for line in range(0, len(picture.weights), picture.lines):
-        first = index[picture.queries[line]]
-        heading = rows.label(first, name) if name else Text(f"{picture.queries[line]:>{label}}", "dim")
+        first_row = index[picture.queries[line]]
+        heading = rows.label(first_row, name) if name else Text(f"{picture.queries[line]:>{label}}", "dim")
         heading.append(" " * (label + 1 - heading.cell_len))
         for column in range(picture.weights.shape[1]):
             values = picture.weights[line : line + picture.lines, column].tolist()
@@ -72,10 +72,10 @@ def draw_map(screen: Screen, pooled: WeightMap) -> None:
     draw_log_scale(screen, picture.scale, picture.weights)
     if none := int(np.isnan(picture.weights).all(axis=1).sum()):
         screen.say((f"{none} of {len(picture.weights)} rows are blank: their queries are fully masked", "dim"))
-    if kind == "context" and _is_whole(pooled):
+    if axis_kind == "context" and _is_whole(pooled):
         columns = labels(screen, pooled.first_keys)
-        named = zip(columns.axis.positions, columns.names, strict=True)
-        say_list(screen, "context", [f"{position} {name}" for position, name in named])
+        entries = zip(columns.axis.positions, columns.names, strict=True)
+        say_list(screen, "context", [f"{position} {name}" for position, name in entries])
 
 
 def lay_out(screen: Screen, pooled: WeightMap, space: int) -> Picture:
@@ -111,11 +111,11 @@ def _merge_queries(pooled: WeightMap, together: int) -> tuple[list[int], np.ndar
 
 def _description(pooled: WeightMap, picture: Picture) -> str:
     sizes = [f"{a} × {b}" for a, b in (pooled.weights.shape, picture.weights.shape)]
-    drawn = f", merged into {sizes[1]} to fit" if sizes[1] != sizes[0] else ""
+    merged = f", merged into {sizes[1]} to fit" if sizes[1] != sizes[0] else ""
     cell = f"; a cell is the {_SINGULAR.get(pooled.of, pooled.of)} on a run of keys, averaged over a run of queries"
     if _is_whole(pooled):
-        return f"map of {sizes[0]} {pooled.of if pooled.of == WEIGHTS else 'cells'}{drawn}{cell if drawn else ''}"
-    return f"map of {sizes[0]} cells{drawn}{cell}"
+        return f"map of {sizes[0]} {pooled.of if pooled.of == WEIGHTS else 'cells'}{merged}{cell if merged else ''}"
+    return f"map of {sizes[0]} cells{merged}{cell}"
 
 
 def ticks(picture: Picture, space: int) -> str:
@@ -149,13 +149,13 @@ def half_blocks(upper: Color | None, lower: Color | None = None) -> tuple[str, S
 
 def colour_on(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | None:
     """Return the colour of a weight; None if it has no place on the scale, such as 0 on a logarithmic one, and NaN."""
-    place = scale.place(weight)
-    return None if place is None else screen.ramp(place).bgcolor
+    fraction = scale.place(weight)
+    return None if fraction is None else screen.ramp(fraction).bgcolor
 
 
-def map_shade(place: float | None) -> str:
+def map_shade(fraction: float | None) -> str:
     """Return the shade of a place on a logarithmic scale, without colours."""
-    return " " if place is None else shade(place, SHADES)
+    return " " if fraction is None else shade(fraction, SHADES)
 
 
 def draw_log_scale(screen: Screen, scale: LogScale, weights: Matrix) -> None:

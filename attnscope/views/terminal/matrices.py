@@ -61,8 +61,8 @@ class Neighbour:
     @cached_property
     def width(self) -> int:
         """Cells of its lines; a matrix of few columns leaves room for its title."""
-        needed = self.layout.needed if self.labelled else sum(self.layout.widths)
-        return max(needed, _TITLE) + self.widened
+        columns_width = self.layout.needed if self.labelled else sum(self.layout.widths)
+        return max(columns_width, _TITLE) + self.widened
 
 
 def draw_matrices(screen: Screen, matrices: Matrices) -> None:
@@ -72,11 +72,11 @@ def draw_matrices(screen: Screen, matrices: Matrices) -> None:
         if len(remaining) < len(matrices.panels):
             screen.say("")
         fitting = (_panels(screen, remaining[:n]) for n in range(len(remaining), 1, -1))
-        if beside := next(filter(None, fitting), []):
-            _draw_beside(screen, beside)
+        if neighbours := next(filter(None, fitting), []):
+            _draw_beside(screen, neighbours)
         else:
             _draw_alone(screen, remaining[0], percent=len(matrices.panels) == 1)
-        remaining = remaining[max(1, len(beside)) :]
+        remaining = remaining[max(1, len(neighbours)) :]
 
 
 def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
@@ -163,8 +163,8 @@ def _draw_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
     """Print one matrix: title, blocks, and the full names of shortened labels; see lay_out."""
     layout = lay_out(screen, stage, percent=percent)
     screen.put(_title(screen, stage, percent=layout.percent))
-    for number, block in enumerate(layout.blocks):
-        if number:
+    for block_index, block in enumerate(layout.blocks):
+        if block_index:
             screen.say("")
         if len(layout.blocks) > 1 or stage.columns.needs_caption:
             screen.say((block_title(layout.columns, block), "dim"))
@@ -178,13 +178,13 @@ def _draw_alone(screen: Screen, stage: Panel, *, percent: bool) -> None:
 def block_title(columns: Labels, block: range) -> str:
     """Say which columns a block shows: `columns 0–11 of 40: The … river`."""
     axis = columns.axis
-    shown = [axis.positions[i] for i in block if axis.positions[i] != SINK]
+    shown_positions = [axis.positions[i] for i in block if axis.positions[i] != SINK]
     ends = [shorten(columns.names[i], LONGEST) for i in (block[0], block[-1])][: len(block)]
     names = f": {' … '.join(ends)}" if columns.widest else ""
     if not axis.numbered:
-        return f"{len(shown)} of {axis.total} columns{names}"
+        return f"{len(shown_positions)} of {axis.total} columns{names}"
     what = "dimensions" if axis.kind == "dim" else "columns" if len(block) > 1 else "column"
-    return f"{what} {format_positions(shown)} of {axis.total}{names}"
+    return f"{what} {format_positions(shown_positions)} of {axis.total}{names}"
 
 
 def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
@@ -208,8 +208,8 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
     cut = [_layout(stage, (rows, columns), label, room, longest, gap) for gap in (2, 1)]
     best = min(cut, key=lambda layout: (layout.needed > width, len(layout.blocks)))
     # The rows' labels name the columns if every column is a row as well.
-    named = stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
-    if len(best.blocks) > 1 and stage.name == "weights" and named:
+    are_named = stage.columns.kind == "key" and set(stage.columns.positions) <= set(stage.rows.positions)
+    if len(best.blocks) > 1 and stage.name == "weights" and are_named:
         bare = replace(columns, names=[""] * len(columns.names))
         short = replace_struct(stage, texts=[[_without_zero(text) for text in row] for row in stage.texts])
         dense = _layout(short, (rows, bare), label, room, 0, 1)
@@ -222,10 +222,10 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
             widths = [max(map(cell_len, column)) for column in zip(*shares, strict=True)]
             widths = [max(cells, stage.columns.digits) + 1 for cells in widths]
             # Labels have the rest of the line.
-            beside = width - sum(widths)
-            name = min(label[0], beside - rows.axis.digits - 1)
-            if beside >= label[1] or name >= _ROW_NAME:
-                return replace(dense, row_name=name, label=min(label[1], beside), widths=widths, percent=True)
+            label_room = width - sum(widths)
+            name = min(label[0], label_room - rows.axis.digits - 1)
+            if label_room >= label[1] or name >= _ROW_NAME:
+                return replace(dense, row_name=name, label=min(label[1], label_room), widths=widths, percent=True)
     return best
 
 
@@ -255,9 +255,9 @@ def _layout(
 ) -> Layout:
     """Place the columns in blocks that fit the room beside the labels, with names of at most so many cells."""
     rows, columns = axes
-    number = max((cell_len(text) for row in stage.texts for text in row), default=1)
-    widths = [max(number, min(cell_len(name), longest), stage.columns.digits) + gap for name in columns.names]
-    return Layout(rows, columns, *label, max(number, longest), gap, widths, stage.texts, pack(widths, room))
+    number_width = max((cell_len(text) for row in stage.texts for text in row), default=1)
+    widths = [max(number_width, min(cell_len(name), longest), stage.columns.digits) + gap for name in columns.names]
+    return Layout(rows, columns, *label, max(number_width, longest), gap, widths, stage.texts, pack(widths, room))
 
 
 def _lines(
@@ -267,35 +267,35 @@ def _lines(
 
     A column's name stands over its position, both above the right edge of its numbers.
     """
-    shown = range(len(stage.columns.positions)) if block is None else block
+    shown_columns = range(len(stage.columns.positions)) if block is None else block
     columns = layout.columns
     corner = f"{layout.columns.across:>{layout.label}}", f"{DOWN:<{layout.label}}"
     across, down = (Text(text if len(text) == layout.label else "", "dim") for text in corner)
     lines: list[tuple[Text, list[Text]]] = []
     if columns.widest:
-        lines.append((across, [columns.label(i, layout.column_name, position=False) for i in shown]))
-    lines.append((down, [Text(columns.axis.number(i), "dim") for i in shown]))
+        lines.append((across, [columns.label(i, layout.column_name, position=False) for i in shown_columns]))
+    lines.append((down, [Text(columns.axis.number(i), "dim") for i in shown_columns]))
     after = layout.gap // 2
     for _, cells in lines:
         cells[:] = [
             Text(" " * (layout.widths[i] - after - cell.cell_len)) + cell + " " * after
-            for cell, i in zip(cells, shown, strict=True)
+            for cell, i in zip(cells, shown_columns, strict=True)
         ]
     for r, row in enumerate(layout.texts):
-        cells = [_cell(screen, stage, layout, r, i, row[i]) for i in shown]
+        cells = [_cell(screen, stage, layout, r, i, row[i]) for i in shown_columns]
         lines.append((layout.rows.label(r, layout.row_name), cells))
-    written = []
+    text_lines = []
     for label, cells in lines:
         label.append(" " * (layout.label - cell_len(label.plain)))
-        written.append(Text(no_wrap=True).join([label, *cells] if labelled else cells))
-    return written
+        text_lines.append(Text(no_wrap=True).join([label, *cells] if labelled else cells))
+    return text_lines
 
 
 def _cell(screen: Screen, stage: Panel, layout: Layout, r: int, i: int, text: str) -> Text:
     after = layout.gap // 2
-    shown = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
+    padded = " " * (layout.widths[i] - cell_len(text) - after) + text + " " * after
     value = float(stage.matrix[r, i])
     if text.strip() in (MASKED, NO_WEIGHT) or (stage.name == "weights" and abs(value) < stage.digits.least):
-        return Text(shown, "dim")
-    place = stage.scale.place(value)
-    return Text(shown, "" if place is None else screen.ramp(place, signed=stage.scale.signed))
+        return Text(padded, "dim")
+    fraction = stage.scale.place(value)
+    return Text(padded, "" if fraction is None else screen.ramp(fraction, signed=stage.scale.signed))

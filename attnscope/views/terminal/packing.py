@@ -16,13 +16,13 @@ def pack(sizes: Sequence[int], space: int) -> list[range]:
     return even if len(even) == len(blocks) else blocks
 
 
-def fill(sizes: Sequence[int], space: int, most: int | None = None) -> list[range]:
-    """Cut a sequence into runs, each as long as fits the space, with at most `most` entries."""
+def fill(sizes: Sequence[int], space: int, limit: int | None = None) -> list[range]:
+    """Cut a sequence into runs, each as long as fits the space, with at most `limit` entries."""
     cuts = [0]
     used = 0
-    most = most or len(sizes)
+    limit = limit or len(sizes)
     for i, size in enumerate(sizes):
-        if i > cuts[-1] and (used + size > space or i - cuts[-1] >= most):
+        if i > cuts[-1] and (used + size > space or i - cuts[-1] >= limit):
             cuts.append(i)
             used = 0
         used += size
@@ -34,9 +34,9 @@ def balance(heights: Sequence[int], width: int, room: int) -> list[range]:
 
     `heights`: lines of every row, which stay together.
     """
-    most = max(1, (room + GUTTER) // (width + GUTTER))
-    lines = max([1, -(-sum(heights) // most), *heights])
-    while len(pieces := fill(heights, lines)) > most:
+    max_pieces = max(1, (room + GUTTER) // (width + GUTTER))
+    lines = max([1, -(-sum(heights) // max_pieces), *heights])
+    while len(pieces := fill(heights, lines)) > max_pieces:
         lines += 1
     return pieces
 

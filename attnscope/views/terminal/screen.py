@@ -160,14 +160,14 @@ def flow(items: Iterable[Text], width: int, between: str, indent: int = 0) -> Te
 
 def _trim(line: Iterable[Segment], coloured: bool) -> list[Segment]:
     """Strip trailing blanks that are not visible; those on a background are, if there are colours."""
-    kept = list(line)
-    while kept and not (coloured and kept[-1].style and kept[-1].style.bgcolor):
-        text = kept[-1].text.rstrip(" ")
+    segments = list(line)
+    while segments and not (coloured and segments[-1].style and segments[-1].style.bgcolor):
+        text = segments[-1].text.rstrip(" ")
         if text:
-            kept[-1] = kept[-1]._replace(text=text)
+            segments[-1] = segments[-1]._replace(text=text)
             break
-        kept.pop()
-    return kept
+        segments.pop()
+    return segments
 
 
 def _fold(line: list[Segment], width: int) -> list[list[Segment]]:

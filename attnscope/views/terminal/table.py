@@ -69,15 +69,15 @@ def _draw_words(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         max(cell_len(heading), *(cell.cell_len for cell in cells))
         for heading, cells in zip(headings, texts, strict=True)
     ]
-    needed = sum(widths) + _BETWEEN * (len(widths) - 1)
-    left = screen.width - (needed - max(widths))  # for the widest column
-    narrow = not items and screen.width < min(needed, _WRAPPED_FROM)
+    needed_width = sum(widths) + _BETWEEN * (len(widths) - 1)
+    left = screen.width - (needed_width - max(widths))  # for the widest column
+    narrow = not items and screen.width < min(needed_width, _WRAPPED_FROM)
     if narrow and left < _WRAPPED:
         for name, *row in zip(names, *texts, strict=True):
             words = [Text(f"{heading} ") + cell for heading, cell in zip(headings, row, strict=True) if cell]
             screen.put(flow([Text(name.plain, "bold"), *words], screen.width, " " * _BETWEEN, _BETWEEN))
         return
-    room = screen.width - needed - _BETWEEN
+    room = screen.width - needed_width - _BETWEEN
     grid = Grid(box=None, padding=(0, _BETWEEN, 0, 0), pad_edge=False, header_style="dim")
     fixed: list[int | None] = [*widths] if narrow else [None] * len(widths)
     if narrow:
@@ -121,19 +121,25 @@ def _draw_numbers(screen: Screen, table: Table, names: Sequence[Text]) -> None:
         if cells >= _SHORTEST_BAR:
             columns.append(_Numbers("", _bars(shares, cells), screen.bar, bars=True))
             room -= columns[-1].width
-    shown: list[_Numbers] = []
+    shown_columns: list[_Numbers] = []
     for column in table.further:
-        shown.append(_numbers(screen, column))
-        room -= shown[-1].width
+        shown_columns.append(_numbers(screen, column))
+        room -= shown_columns[-1].width
         if room < 0:
-            shown.pop()
+            shown_columns.pop()
             break
-    columns += shown
+    columns += shown_columns
     for block in pack([column.width for column in columns], screen.width - indent - label):
         _draw_block(screen, table, names, label, columns[block.start : block.stop])
-    if table.further_name and len(shown) < len(table.further):
-        first = "the first of" if len(shown) == 1 else f"the first {len(shown)} of" if shown else "none of the"
-        screen.draw_indented(Text(f"{first} {len(table.further)} {table.further_name}", "dim"), table.indent)
+    if table.further_name and len(shown_columns) < len(table.further):
+        opening = (
+            "the first of"
+            if len(shown_columns) == 1
+            else f"the first {len(shown_columns)} of"
+            if shown_columns
+            else "none of the"
+        )
+        screen.draw_indented(Text(f"{opening} {len(table.further)} {table.further_name}", "dim"), table.indent)
 
 
 def _numbers(screen: Screen, column: Column) -> _Numbers:

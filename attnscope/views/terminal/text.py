@@ -18,11 +18,11 @@ _SHORTEST = 10
 
 def draw_text(screen: Screen, text: parts.Text) -> None:
     """Print items, or an empty line."""
-    shown = cell_text(screen, text, screen.line - INDENTS[text.indent])
+    shown_text = cell_text(screen, text, screen.line - INDENTS[text.indent])
     if text.indent:
-        screen.draw_indented(shown, text.indent)
+        screen.draw_indented(shown_text, text.indent)
     else:
-        screen.put(shown)
+        screen.put(shown_text)
 
 
 def cell_text(screen: Screen, cell: parts.Cell, width: int) -> Text:
@@ -37,18 +37,18 @@ def cell_text(screen: Screen, cell: parts.Cell, width: int) -> Text:
 
 def _on_one_line(items: Sequence[Text], width: int, between: str, cut: str) -> list[Text]:
     """Return as many items as fit on a line, at least one, the last with the number of the others."""
-    kept: list[Text] = []
+    kept_items: list[Text] = []
     used = 0
     for n, item in enumerate(items):
         left = len(items) - n - 1
         more = cut.format(left) if left else ""
-        cells = item.cell_len + len(between) * bool(kept)
-        if kept and used + cells + len(more) > width:
-            kept[-1] += Text(cut.format(left + 1), STYLES["dim"])
+        cells = item.cell_len + len(between) * bool(kept_items)
+        if kept_items and used + cells + len(more) > width:
+            kept_items[-1] += Text(cut.format(left + 1), STYLES["dim"])
             break
-        kept.append(item)
+        kept_items.append(item)
         used += cells
-    return kept
+    return kept_items
 
 
 def draw_facts(screen: Screen, facts: parts.Facts) -> None:
@@ -78,16 +78,16 @@ def draw_facts(screen: Screen, facts: parts.Facts) -> None:
 def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text:
     """Lay out a value beside its name, from a column on."""
     if not isinstance(value, parts.OneLine):
-        shown = cell_text(screen, value, screen.width - left)
+        value_text = cell_text(screen, value, screen.width - left)
         prose = not isinstance(value, parts.Text) and screen.width > screen.line
-        return Text("\n").join(shown.wrap(screen.console, screen.line - left)) if prose else shown
+        return Text("\n").join(value_text.wrap(screen.console, screen.line - left)) if prose else value_text
     lead = screen.plain(value.lead)
     text = screen.plain(value.text)
     after = screen.text(value.after)
     room = screen.width - left - after.cell_len
     if left and room >= _SHORTEST:
         # The text has at least two thirds of the room.
-        kept = max(room - cell_len(lead), 2 * room // 3)
-        text = shorten_start(text, kept) if value.end else shorten(text, kept)
+        kept_width = max(room - cell_len(lead), 2 * room // 3)
+        text = shorten_start(text, kept_width) if value.end else shorten(text, kept_width)
         lead = shorten_start(lead, room - cell_len(text))
     return Text(lead + text, overflow="fold") + after

@@ -54,18 +54,18 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     fits = label + len(heads) * max(step, 2 * shape[1] + 1) <= screen.width and len(layers) * (shape[0] + 1) <= _LINES
     whole = fits and not isinstance(scale, LogScale)
     if whole:
-        by_place = {place: weights.repeat(2, 0).repeat(2, 1) for place, weights in by_place.items()}
+        by_place = {indices: weights.repeat(2, 0).repeat(2, 1) for indices, weights in by_place.items()}
         at_once = len(heads)
         rows = 2 * shape[0]
         width = 2 * shape[1]
     step = max(width, widest_name) + 1
-    for first in range(0, len(heads), at_once):
-        columns = range(first, min(first + at_once, len(heads)))
+    for first_column in range(0, len(heads), at_once):
+        columns = range(first_column, min(first_column + at_once, len(heads)))
         names = "".join(heads[column].ljust(step) for column in columns)
         screen.put(Text(" " * label + names, "dim"), width=label + len(names))
         for index, layer in enumerate(layers):
-            shown = [by_place.get((index, column)) for column in columns]
-            pixels = [None if weights is None else pool_largest(weights, rows, width) for weights in shown]
+            layer_weights = [by_place.get((index, column)) for column in columns]
+            pixels = [None if weights is None else pool_largest(weights, rows, width) for weights in layer_weights]
             # a blank half line, or line, stays between layers
             for line in range(-(-(rows + (index < len(layers) - 1)) // 2)):
                 row = Text.assemble(((layer if not line else "").ljust(label), "dim"))
@@ -79,30 +79,30 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     together = 1 if screen.colours and not screen.ascii else 2
     cell = "" if whole else pooled_cells(shape, rows, width, together=together, of_map=isinstance(scale, LogScale))
     ramp = ramp_text(scale, "0", "1", screen.colours, screen.surface) if screen.colours else Text(f"0 {SHADES} 1")
-    drawn = () if isinstance(scale, LogScale) else ("  ", ramp)
-    screen.say((panels[0].name, "bold"), *drawn, (f"  queries are rows, keys are columns{cell}", "dim"))
+    ramp_parts = () if isinstance(scale, LogScale) else ("  ", ramp)
+    screen.say((panels[0].name, "bold"), *ramp_parts, (f"  queries are rows, keys are columns{cell}", "dim"))
     if isinstance(scale, LogScale):
         draw_log_scale(screen, scale, np.stack([panel.matrix for panel in panels]))
     if shape[0] == 1 and not isinstance(scale, LogScale):  # one query: the heads have no room for names of columns
         keys = labels(screen, panels[0].columns)
         firsts = [n * shape[1] // width for n in range(width)]
-        named = [f"{panels[0].columns.number(n)} {keys.names[n]}" for n in firsts]
-        say_list(screen, "columns" if width == shape[1] else "first key of each column", named)
+        key_names = [f"{panels[0].columns.number(n)} {keys.names[n]}" for n in firsts]
+        say_list(screen, "columns" if width == shape[1] else "first key of each column", key_names)
 
 
 def _line(screen: Screen, scale: Scale | LogScale, pixels: Pixels | None, line: int, width: int) -> Text:
     """Draw two rows of cells as one line of half blocks; without colours, their larger one as a shade."""
-    drawn = Text()
+    drawn_line = Text()
     for column in range(width):
         drawn_rows = [] if pixels is None else pixels[2 * line : 2 * line + 2, column].tolist()
         pair = [weight for weight in drawn_rows if weight >= 0]
         if not pair:
-            drawn.append(" ")
+            drawn_line.append(" ")
         elif not screen.colours:
-            place = scale.place(max(pair))
-            drawn.append(map_shade(place) if isinstance(scale, LogScale) else shade(place or 0.0))
+            fraction = scale.place(max(pair))
+            drawn_line.append(map_shade(fraction) if isinstance(scale, LogScale) else shade(fraction or 0.0))
         elif screen.ascii:
-            drawn.append(" ", Style(bgcolor=colour_on(screen, scale, max(pair))))
+            drawn_line.append(" ", Style(bgcolor=colour_on(screen, scale, max(pair))))
         else:
-            drawn.append(*half_blocks(*(colour_on(screen, scale, weight) for weight in pair)))
-    return drawn
+            drawn_line.append(*half_blocks(*(colour_on(screen, scale, weight) for weight in pair)))
+    return drawn_line

@@ -46,14 +46,14 @@ def cell_numbers(scene: Scene, head: WalkHead, query: int, key: int) -> CellNumb
             stages[stage] = float(row[key])
     measures = {} if head.sources is None else head.sources.measures
     known_measures = {name: listed_weights(scene, head, query, name).get(key) for name in measures}
-    listed = {name: number for name, number in known_measures.items() if number is not None}
+    listed = {name: value for name, value in known_measures.items() if value is not None}
     exact = "weights" in stages or "weight" in listed
     at_most = None
     if "weights" not in stages and "weight" in listed:
         stages["weights"] = listed["weight"]
     if not exact and head.sources is not None and head.sources.by == "weight" and not head.sources.left_out:
-        known = head.sources.measures["weight"][query]
-        at_most = float(known[-1]) if known.size and isfinite(known[-1]) else 0.0
+        row_weights = head.sources.measures["weight"][query]
+        at_most = float(row_weights[-1]) if row_weights.size and isfinite(row_weights[-1]) else 0.0
     masked = stages.get("masked")
     return CellNumbers(
         stages,
@@ -74,8 +74,8 @@ def listed_weights(scene: Scene, head: WalkHead, query: int, measure: str = "wei
     if sources is None or measure not in sources.measures:
         return {}
     pairs = zip(sources.places[query].tolist(), sources.measures[measure][query].tolist(), strict=True)
-    keys = ((scene.key_of_source(place), number) for place, number in pairs if place >= 0)
-    return {key: number for key, number in keys if key is not None}
+    keys = ((scene.key_of_source(source_index), value) for source_index, value in pairs if source_index >= 0)
+    return {key: value for key, value in keys if key is not None}
 
 
 def strongest_key(scene: Scene, head: WalkHead | None, query: int) -> int | None:
@@ -158,8 +158,8 @@ def arithmetic(head: WalkHead, cell: CellNumbers, forbidden: str = "not allowed 
         return [*steps, f"→ {forbidden}: weight 0"]
     if cell.weight is None:
         if cell.at_most is not None:
-            most = weight_text(cell.at_most, cell.rounded)
-            return [" ".join([*score, f"weight at most {most} (not among the listed sources)"])]
+            limit_text = weight_text(cell.at_most, cell.rounded)
+            return [" ".join([*score, f"weight at most {limit_text} (not among the listed sources)"])]
         return steps or ["not known"]
     if isnan(cell.weight):
         return [*steps, "→ no weight"]
@@ -245,7 +245,7 @@ def comparing_command(here: Scene, there: Scene, spots: tuple[Spot, Spot]) -> st
     masks = there.command.mask, here.command.mask
     same_mask = masks[0] == masks[1]
     same_head = heads[0] == heads[1]
-    numbered = all(isinstance(number, int) for head in heads for number in head)
+    numbered = all(isinstance(index, int) for head in heads for index in head)
     if replace(there.command, mask=masks[1]) != here.command or same_mask == same_head or not numbered:
         return None
     query = f"--query {query_word(here, spot.query)}"

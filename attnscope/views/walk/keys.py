@@ -189,9 +189,9 @@ def read_keys(path: Path) -> tuple[KeyAction, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise AttnscopeError(f"is not TOML ({e})", where=path) from e
     changes = {}
-    for name, given in table.items():
-        keys = [given] if isinstance(given, str) else given
+    for name, value in table.items():
+        keys = [value] if isinstance(value, str) else value
         if not isinstance(keys, list) or not all(isinstance(key, str) and key for key in keys):
-            raise AttnscopeError(f"{name} is {given!r:.80}", where=path, hint="give a key, or a list of keys")
+            raise AttnscopeError(f"{name} is {value!r:.80}", where=path, hint="give a key, or a list of keys")
         changes[name] = tuple(keys)
     return rebound(changes, str(path))

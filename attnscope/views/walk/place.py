@@ -128,8 +128,8 @@ def fit_spot(spot: Spot, bounds: Bounds) -> Spot:
     )
 
 
-def _clamp(number: int, count: int) -> int:
-    return max(0, min(number, count - 1))
+def _clamp(index: int, count: int) -> int:
+    return max(0, min(index, count - 1))
 
 
 def _at(place: Place, **changes: Any) -> Place:
@@ -171,8 +171,8 @@ def _cycle(items: Sequence[str], item: str, step: int) -> str:
 
 def _head(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:
     # the head after the last one of a layer is the first of the next layer
-    number = (place.spot.layer * bounds.heads + place.spot.head + step) % (bounds.layers * bounds.heads)
-    layer, head = divmod(number, bounds.heads)
+    head_index = (place.spot.layer * bounds.heads + place.spot.head + step) % (bounds.layers * bounds.heads)
+    layer, head = divmod(head_index, bounds.heads)
     return _at(place, layer=layer, head=head)
 
 
@@ -208,7 +208,7 @@ def _swap(place: Place, _value: Any, _bounds: Bounds) -> Place:
 
 def _cut(place: Place, cut: WalkCut, _bounds: Bounds) -> Place:
     """Add a cut, or remove it if it exists."""
-    others = tuple(known for known in place.cuts if known != cut)
+    others = tuple(other for other in place.cuts if other != cut)
     return replace(place, cuts=others if len(others) < len(place.cuts) else (*place.cuts, cut))
 
 

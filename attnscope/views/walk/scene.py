@@ -103,10 +103,10 @@ class Owner:
 
     def made(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """Return what was made under a key; make it if it is missing."""
-        known: dict[Hashable, Any] = self.__dict__.setdefault("_made", {})
-        if key not in known:
-            known[key] = make()
-        made: Made = known[key]
+        cached: dict[Hashable, Any] = self.__dict__.setdefault("_made", {})
+        if key not in cached:
+            cached[key] = make()
+        made: Made = cached[key]
         return made
 
 
@@ -186,10 +186,10 @@ class WalkHead(Owner):
         at = query - self.start
         return None if matrix is None or not 0 <= at < len(matrix) else matrix[at]
 
-    def holds(self, stage: str, first: int, last: int) -> bool:
+    def holds(self, stage: str, first_query: int, last_query: int) -> bool:
         """Tell whether the exact rows of some queries, the last included, are there."""
         matrix = self.stages.get(stage)
-        return matrix is not None and self.start <= first and last < self.start + len(matrix)
+        return matrix is not None and self.start <= first_query and last_query < self.start + len(matrix)
 
     def picture(self) -> Matrix | None:
         """Return the weights that show the head as a whole: all of them, or its map; None for neither."""
@@ -297,8 +297,8 @@ class Source:
         words = needle.casefold()
         if needle.isdigit() and 0 < int(needle) <= len(texts):
             return int(needle) - 1
-        order = (number % len(texts) for number in range(start + 1, start + 1 + len(texts)))
-        return next((number for number in order if words in texts[number].casefold()), None)
+        order = (text_index % len(texts) for text_index in range(start + 1, start + 1 + len(texts)))
+        return next((text_index for text_index in order if words in texts[text_index].casefold()), None)
 
     def measure_roles(self, progress: Progress) -> None:
         """Measure the roles of all heads, which scenes have from then on."""

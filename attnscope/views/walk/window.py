@@ -35,9 +35,11 @@ def zooms(n_queries: int, n_keys: int, size: int = 2) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def window(scene: Scene, head: WalkHead, drawn: tuple[str, int], rows: range, columns: range, zoom: int = 1) -> Window:
+def window(
+    scene: Scene, head: WalkHead, stage_and_keys: tuple[str, int], rows: range, columns: range, zoom: int = 1
+) -> Window:
     """Return some cells of a stage: row i has the queries from i·zoom on, and columns have keys in the same way."""
-    stage, n_keys = drawn
+    stage, n_keys = stage_and_keys
     n_queries = len(scene.queries.positions)
     q0 = min(rows.start * zoom, n_queries)
     q1 = min(rows.stop * zoom, n_queries)
@@ -76,10 +78,11 @@ def _of_map(head: WalkHead, queries: range, keys: range, end: tuple[int, int]) -
     cells = np.where(np.isnan(head.map.weights), -1.0, head.map.weights)
     for axis, (starts, runs) in enumerate(((queries, head.map.queries), (keys, head.map.keys))):
         edges = np.array([*starts, end[axis]])
-        first = np.searchsorted(runs, edges[:-1], side="right") - 1
-        last = np.searchsorted(runs, edges[1:] - 1, side="right") - 1
+        first_runs = np.searchsorted(runs, edges[:-1], side="right") - 1
+        last_runs = np.searchsorted(runs, edges[1:] - 1, side="right") - 1
         taken = [
-            cells.take(range(a, b + 1), axis).max(axis) for a, b in zip(first.tolist(), last.tolist(), strict=True)
+            cells.take(range(a, b + 1), axis).max(axis)
+            for a, b in zip(first_runs.tolist(), last_runs.tolist(), strict=True)
         ]
         cells = np.stack(taken, axis) if taken else cells.take([], axis)
     return np.where(cells < 0, UNKNOWN, cells).astype(np.float32)
