@@ -83,7 +83,9 @@ class EffectsResult(TableResult[EffectSurvey]):
         target is the same in both texts.
         """
         shares = self.data.restored(self.data.effects[0])
-        return shares if shares is None or self.unit in ("edge", "span") else self.data.grid(shares)
+        if shares is None or self.unit in ("edge", "span"):
+            return shares
+        return self.data.grid(shares)
 
     spans: list[str] = shortcut(
         "data.span_names", "Name of each span, in the order of `effect`; empty for other units."

@@ -56,7 +56,9 @@ def _label(axis: str, value: Any) -> str:
         return "chat"
     if axis in ("hide", "mask", "layer", "head") and not (axis == "hide" and value is None):
         return spell_side(axis, PYTHON_READERS[axis](value))
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else spell_side(axis, value)
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return spell_side(axis, value)
 
 
 def compare_texts(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareResult:

@@ -84,7 +84,9 @@ class MeasuredResult(TableResult[HeadScores]):
     @property
     def of_keys(self) -> Float2:
         """The number of `key`, (layers, heads); see `values`."""
-        return self.data.values if self.data.contrast is None else self.data.contrast.keys
+        if self.data.contrast is None:
+            return self.data.values
+        return self.data.contrast.keys
 
     @property
     def of_against(self) -> Float2 | None:

@@ -267,7 +267,9 @@ def one_or_several(value: Any) -> list[Any]:
 
 def _stages(value: Any) -> tuple[str, ...]:
     stages = one_or_several(value)
-    return some_of("stages", "stage", STAGES)(",".join(map(str, stages))) if stages else ()
+    if stages:
+        return some_of("stages", "stage", STAGES)(",".join(map(str, stages)))
+    return ()
 
 
 def cuts(value: Any) -> tuple[CutExpression, ...]:

@@ -146,7 +146,9 @@ class Result(Generic[Data]):
         return _as_text(self.data, _columns(width), self._digits_of(precision))
 
     def _digits_of(self, precision: int | None) -> int:
-        return self._digits if precision is None else number("precision", 0, 9)(precision)
+        if precision is None:
+            return self._digits
+        return number("precision", 0, 9)(precision)
 
     def __repr__(self) -> str:
         return _as_text(_abridged(self.data), None, self._digits).rstrip("\n")

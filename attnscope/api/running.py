@@ -77,7 +77,9 @@ def given_texts(values: Mapping[str, Any], live: "Mapping[str, InMemory]") -> tu
     from attnscope.engines.arrays.opening import ArraysInMemory
 
     arrays = live.get(qkv)
-    return arrays.given.inputs if isinstance(arrays, ArraysInMemory) else from_file(Path(qkv)).inputs
+    if isinstance(arrays, ArraysInMemory):
+        return arrays.given.inputs
+    return from_file(Path(qkv)).inputs
 
 
 def _unused_name(plain: str, owner: object, member: str, objects: "Mapping[str, InMemory]") -> str:

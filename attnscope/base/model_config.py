@@ -176,7 +176,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the rotary parameters of one layer; None if it rotates nothing."""
         if self.positions != "rope" or (self.rope_layers and not self.rope_layers[layer]):
             return None
-        return self.rope_local if self.rope_local and self.windows and self.windows[layer] else self.rope
+        if self.rope_local and self.windows and self.windows[layer]:
+            return self.rope_local
+        return self.rope
 
     @property
     def score_mod(self) -> str | None:
@@ -189,7 +191,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def count_windows(self, n_layers: int) -> Counter[int | None]:
         """Count the first `n_layers` layers by their window, in constant time if none has one."""
-        return Counter(self.windows[:n_layers]) if self.windows else Counter({None: n_layers})
+        if self.windows:
+            return Counter(self.windows[:n_layers])
+        return Counter({None: n_layers})
 
     def masks_of(self, n_layers: int) -> frozenset[str]:
         """List the different mask expressions of the first `n_layers` layers."""

@@ -86,7 +86,9 @@ class DumpArrays(Mapping[str, RaggedArray]):
     @cached_property
     def texts(self) -> _Array:
         """Numbers of the records with findings, ascending."""
-        return np.concatenate([shard.texts for shard in self._shards]) if self._shards else np.empty(0, np.int64)
+        if self._shards:
+            return np.concatenate([shard.texts for shard in self._shards])
+        return np.empty(0, np.int64)
 
     def text(self, index: int) -> dict[str, _Array]:
         """Return the arrays of one record as they are stored, such as `top.keys`, (query, unit, rank): views.

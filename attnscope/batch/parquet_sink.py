@@ -60,7 +60,9 @@ class ParquetSink(RecordSink):
 
     @property
     def _folders(self) -> list[Path]:
-        return [self._folder] if len(self._kinds) == 1 else [self._folder / table_kind for table_kind in self._kinds]
+        if len(self._kinds) == 1:
+            return [self._folder]
+        return [self._folder / table_kind for table_kind in self._kinds]
 
     def encode(self, records: Sequence[Record], new: int) -> _TableFiles:
         there = [record for record in records if record.status == "ok"]

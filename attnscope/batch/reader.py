@@ -127,7 +127,9 @@ class InputReader:
         for file in self._files:
             file.seek(0)
             digests.append(file_digest(file, "sha256").hexdigest())
-        return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest()
+        if len(digests) == 1:
+            return digests[0]
+        return sha256("\n".join(digests).encode()).hexdigest()
 
     def _check_ids(self, hashes: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
         """Refuse an id that occurs twice.

@@ -46,12 +46,16 @@ class Store:
     def size(self, name: str = "") -> int | None:
         """Return the bytes of an object in the URL's folder, or of the URL itself; None if there is none."""
         info = self._info(name)
-        return None if info is None or info["type"] == "directory" else int(info["size"])
+        if info is None or info["type"] == "directory":
+            return None
+        return int(info["size"])
 
     def names(self) -> list[str]:
         """Return the names of all objects in the folder of the URL and in its folders."""
         paths = self._tried(lambda: self._files.find(self._path), self.url)
-        return [] if paths is None else [path.removeprefix(self._path).lstrip("/") for path in paths]
+        if paths is None:
+            return []
+        return [path.removeprefix(self._path).lstrip("/") for path in paths]
 
     def read(self, file: IO[bytes], name: str = "") -> None:
         """Copy an object to a file, piece by piece; a failed request is repeated from its offset."""
@@ -88,7 +92,9 @@ class Store:
         self._tried(remove, url, missing=True)
 
     def _name(self, name: str) -> tuple[str, str]:
-        return (f"{self.url}/{name}", f"{self._path}/{name}") if name else (self.url, self._path)
+        if name:
+            return (f"{self.url}/{name}", f"{self._path}/{name}")
+        return (self.url, self._path)
 
     def _info(self, name: str) -> dict[str, Any] | None:
         url, path = self._name(name)

@@ -64,7 +64,11 @@ class _Staged:
 
     @property
     def lines(self) -> Path:
-        return manifest_path(self.path) if self.is_table else self.path / INDEX if self.is_folder else self.path
+        if self.is_table:
+            return manifest_path(self.path)
+        if self.is_folder:
+            return self.path / INDEX
+        return self.path
 
     def prepare(self, *, force: bool) -> None:
         """Make the folder, and fetch the files of a dump that only the store has."""

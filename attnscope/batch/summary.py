@@ -61,7 +61,9 @@ class Summary:
     @property
     def speed(self) -> str:
         """Rates and duration as the end of a sentence; empty if nothing was done."""
-        return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}" if self.tokens or self.nodes else ""
+        if self.tokens or self.nodes:
+            return f"; {time.monotonic() - self.started:,.1f} s, {self.rates}"
+        return ""
 
     def count(self, status: str, error: str | None, item: Item) -> None:
         """Count a record that is written now."""

@@ -398,4 +398,8 @@ def arrow_table(table: Table, schema: Any) -> Any:
 
 
 def _arrow_type(pa: Any, name: str) -> Any:
-    return pa.int64() if name in INTEGERS else pa.string() if name in WORDS else pa.float32()
+    if name in INTEGERS:
+        return pa.int64()
+    if name in WORDS:
+        return pa.string()
+    return pa.float32()

@@ -82,7 +82,9 @@ class DumpSource(SavedSource):
     @property
     def total_text(self) -> str:
         """How many records have findings; of a compressed dump that is not known before all have been read."""
-        return f"{len(self.store):,}+" if self.store.total is None else f"{self.store.total:,}"
+        if self.store.total is None:
+            return f"{len(self.store):,}+"
+        return f"{self.store.total:,}"
 
     def token_scene(self, variant: Variant) -> Scene | None:
         """Return a scene; None if the record has not been read."""
@@ -135,7 +137,9 @@ def _units(header: Header, record: Record, scene: Scene) -> TextUnits:
 
     def of_head(layer: int, head: int) -> tuple[Matrix, Floats | None] | None:
         unit = places.get((layer, head))
-        return None if unit is None else (arrays.weights[unit], None if arrays.sink is None else arrays.sink[unit])
+        if unit is None:
+            return None
+        return (arrays.weights[unit], None if arrays.sink is None else arrays.sink[unit])
 
     division = "" if header.settings.spans in (None, *UNNAMED) else f"--spans {quote_for_shell(header.settings.spans)}"
     return TextUnits(record.tokens, record.key_tokens, record.divided, of_head, division)

@@ -216,7 +216,9 @@ MXFP4_BLOCK = (32, 16)  # numbers and bytes
 def unused_notes(names: Sequence[str]) -> tuple[str, ...]:
     """Return notes on tensors that a reader may expect to be used."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return (f"tensors that attention does not use: {', '.join(names[:3])}{more}",) if names else ()
+    if names:
+        return (f"tensors that attention does not use: {', '.join(names[:3])}{more}",)
+    return ()
 
 
 def unwrap_names(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:

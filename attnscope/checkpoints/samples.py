@@ -15,7 +15,9 @@ def samples_folder(sample_kind: SampleKind) -> Path:
     in_wheel = _PACKAGE / "_shipped" / sample_kind
     in_checkout = _PACKAGE.parent / sample_kind
     # site-packages may contain another package's folder `configs`, but no pyproject.toml
-    return in_checkout if not in_wheel.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file() else in_wheel
+    if not in_wheel.is_dir() and (_PACKAGE.parent / "pyproject.toml").is_file():
+        return in_checkout
+    return in_wheel
 
 
 def sample_names(sample_kind: SampleKind) -> list[str]:

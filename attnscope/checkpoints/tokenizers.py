@@ -57,7 +57,9 @@ class FoundTokenizer:
 
     def fingerprint(self, of_model: str) -> str:
         """Return the fingerprint of a model with this tokenizer."""
-        return sha256((of_model + self.digest).encode()).hexdigest()[:16] if self.digest else of_model
+        if self.digest:
+            return sha256((of_model + self.digest).encode()).hexdigest()[:16]
+        return of_model
 
 
 def find_tokenizer(folder: Folder, tokenizer_name: str | None) -> FoundTokenizer:

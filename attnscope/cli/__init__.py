@@ -101,7 +101,9 @@ def _command(name: str | None) -> Any:
 def _report_error(error: BaseException) -> int:
     """Print an error, and return its exit code."""
     if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, int):
+            return error.code
+        return int(error.code is not None)
     if isinstance(error, PipeClosed):
         return Exit.READER_GONE
     if isinstance(error, KeyboardInterrupt):

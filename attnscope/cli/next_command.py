@@ -33,7 +33,9 @@ def suggest_after(findings: Any, options: Given) -> None:
 def after(findings: Any, options: Given) -> list[str]:
     """Return the words of the command that follows some findings; none if nothing does."""
     follow_up = _AFTER.get(kind_of(findings).name)
-    return [] if follow_up is None else follow_up(findings, options.command_name, options)
+    if follow_up is None:
+        return []
+    return follow_up(findings, options.command_name, options)
 
 
 def _is_read(options: Given) -> bool:
@@ -74,7 +76,9 @@ def _typed_options(command: str, words: Sequence[str]) -> list[tuple[Option, lis
 def _text_of(options: Given) -> list[str]:
     """Return the typed text as an argument; none if it came from elsewhere."""
     text = getattr(options, "text", None)
-    return [text] if isinstance(text, str) and text != "-" and not text.startswith("-") else []
+    if isinstance(text, str) and text != "-" and not text.startswith("-"):
+        return [text]
+    return []
 
 
 def _after_run(report: Any, command: str, options: Given) -> list[str]:

@@ -140,7 +140,9 @@ def remaining_column(**layout: Any) -> Any:
 
     class Remaining(TimeRemainingColumn):
         def render(self, task: Task) -> Text:
-            return Text() if task.time_remaining is None else super().render(task).append(" left")
+            if task.time_remaining is None:
+                return Text()
+            return super().render(task).append(" left")
 
     return Remaining(compact=True, **layout)
 

@@ -132,7 +132,9 @@ class NativeEngine:
 
     def value_and_output(self, layer: int) -> tuple[Tensor, Tensor] | str:
         attention = attention_of(self.stack, layer)
-        return "there is no output projection" if attention.out is None else (attention.v.weight, attention.out.weight)
+        if attention.out is None:
+            return "there is no output projection"
+        return (attention.v.weight, attention.out.weight)
 
     def modules_of(self, layer: int) -> LayerModules:
         return modules_of(self.stack, layer)

@@ -63,7 +63,9 @@ def _foreign_type(run: RunConfig) -> str | None:
     if not path.is_file():
         return None
     model_type = read_config_file(path)[1].get("model_type")
-    return model_type if isinstance(model_type, str) and model_type not in FAMILIES else None
+    if isinstance(model_type, str) and model_type not in FAMILIES:
+        return model_type
+    return None
 
 
 def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:

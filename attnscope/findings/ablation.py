@@ -253,7 +253,9 @@ class EffectSurvey(TextFindings, frozen=True):
     @property
     def span_names(self) -> list[str]:
         """Name of the span of each unit; empty for other units."""
-        return [] if self.spans is None else [self.spans.names[index] for index in self.span_numbers]
+        if self.spans is None:
+            return []
+        return [self.spans.names[index] for index in self.span_numbers]
 
     def word_names(self) -> tuple[dict[int, str], dict[int, str]]:
         """Return the words of edges by their first position, for queries and for keys; empty for edges of tokens."""

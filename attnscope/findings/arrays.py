@@ -57,7 +57,9 @@ class Along:
 
     def of_member(self, name: str) -> "Along":
         """Return the declaration of an array in a dict."""
-        return replace(self, axes=dict(self.members).get(name, self.axes)) if self.members else self
+        if self.members:
+            return replace(self, axes=dict(self.members).get(name, self.axes))
+        return self
 
 
 def along(*axes: str, **settings: Any) -> Along:

@@ -155,7 +155,9 @@ def _part(array: Any, axes: Sequence[str], axis: str, index: Sequence[int] | sli
         return array
     if isinstance(array, np.ndarray):
         return array[(*[slice(None)] * axes.index(axis), index)]
-    return array[index] if isinstance(index, slice | int) else [array[item] for item in index]
+    if isinstance(index, slice | int):
+        return array[index]
+    return [array[item] for item in index]
 
 
 def arrays_in(data: msgspec.Struct, prefix: str = "") -> "Iterator[tuple[str, Along, np.ndarray[Any, Any]]]":

@@ -37,7 +37,9 @@ def narrow_to_weight(text: TextReport, part: Literal["rows", "columns"], count: 
     along = 1 if part == "rows" else 0
     total = sum(np.nan_to_num(head.stages["weights"]).sum(along, dtype=np.float64) for head in text.heads)
     strongest = sorted(int(n) for n in np.argsort(-np.atleast_1d(total), kind="stable")[:count])
-    return narrow_rows(text, strongest) if part == "rows" else take(text, "key", strongest)
+    if part == "rows":
+        return narrow_rows(text, strongest)
+    return take(text, "key", strongest)
 
 
 def narrow(text: TextReport, heads: int, limit: int) -> TextReport:

@@ -74,4 +74,6 @@ class TokenRollout(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """`L3`, or `L0–5` for layers that follow one another."""
-        return f"L{self.layers[0]}" if len(self.layers) == 1 else f"L{self.layers[0]}–{self.layers[-1]}"
+        if len(self.layers) == 1:
+            return f"L{self.layers[0]}"
+        return f"L{self.layers[0]}–{self.layers[-1]}"

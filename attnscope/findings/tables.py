@@ -38,7 +38,9 @@ def csv_parts(findings: Tabular) -> Iterator[bytes]:
     writer.writerow(table)
 
     def cell(value: Any) -> str:
-        return "" if value is None or (isinstance(value, np.floating) and np.isnan(value)) else str(value)
+        if value is None or (isinstance(value, np.floating) and np.isnan(value)):
+            return ""
+        return str(value)
 
     writer.writerows(map(cell, row) for row in zip(*table.values(), strict=True))
     yield buffer.getvalue().encode()

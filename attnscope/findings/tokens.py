@@ -139,7 +139,9 @@ def _character(tokens: Sequence[Token], position: int, step: Literal[1, -1]) -> 
             with suppress(UnicodeDecodeError):
                 return (raw[:length] if step > 0 else raw[-length:]).decode()
         position += step
-    return tokens[position].text[0 if step > 0 else -1] if not raw else "\ufffd"
+    if not raw:
+        return tokens[position].text[0 if step > 0 else -1]
+    return "\ufffd"
 
 
 def _edge_bytes(token: Token, step: Literal[1, -1]) -> bytes:

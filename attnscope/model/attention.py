@@ -167,7 +167,9 @@ def _cells(inputs: AttentionInputs, heads: Sequence[int], rows: Sequence[int] | 
 
 def _threads(cells: int, device: torch.device) -> int:
     """Return the number of threads for this many cells; 1 on a GPU and for small layers."""
-    return 1 if cells < _WORTH_A_THREAD or device.type != "cpu" else torch.get_num_threads()
+    if cells < _WORTH_A_THREAD or device.type != "cpu":
+        return 1
+    return torch.get_num_threads()
 
 
 def _tile_inputs(
@@ -223,7 +225,9 @@ def _shared(groups: list[int]) -> list[int] | slice:
     """Return the groups of heads as an index: of each group once where all have as many heads, side by side."""
     share = groups.count(groups[0])
     once = groups[::share]
-    return as_slice(once) if groups == [group for group in once for _ in range(share)] else groups
+    if groups == [group for group in once for _ in range(share)]:
+        return as_slice(once)
+    return groups
 
 
 def _bounded(inputs: AttentionInputs) -> bool:

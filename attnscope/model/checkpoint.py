@@ -45,7 +45,9 @@ class ParameterSlice:
         """Block of the parameter: a number, `head`, or None for the embedding."""
         if self.parameter.startswith("head."):
             return "head"
-        return int(self.parameter.split(".")[1]) if self.parameter.startswith("blocks.") else None
+        if self.parameter.startswith("blocks."):
+            return int(self.parameter.split(".")[1])
+        return None
 
     @property
     def name(self) -> str:

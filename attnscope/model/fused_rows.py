@@ -181,7 +181,9 @@ def _is_worth_it(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> bool
         return False
     capability = torch.cuda.get_device_capability(device)
     # of other GPUs, float32 has too few registers, so that operators may be faster
-    return capability[0] == 9 if inputs.q.dtype == torch.float32 else capability >= (8, 0)
+    if inputs.q.dtype == torch.float32:
+        return capability[0] == 9
+    return capability >= (8, 0)
 
 
 def _rule(inputs: AttentionInputs) -> FusedRule | None:

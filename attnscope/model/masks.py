@@ -343,7 +343,9 @@ class ShiftedMask(Mask):
     @property
     def changes_scores(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None:
         change = self.mask.changes_scores
-        return None if change is None else lambda scores, q, k, heads: change(scores, q + self.start, k, heads)
+        if change is None:
+            return None
+        return lambda scores, q, k, heads: change(scores, q + self.start, k, heads)
 
     def allowed(self, q: Tensor, k: Tensor, heads: Tensor | None = None) -> Tensor | None:
         visible: Tensor | None = self.mask.allowed(q + self.start, k, heads)
@@ -360,7 +362,11 @@ def intersect(parts: Sequence[Mask]) -> Mask:
     """Return the intersection of masks; parts that allow everything are dropped."""
     real = [p for part in parts for p in (part.parts if isinstance(part, Intersection) else (part,))]
     real = [p for p in dict.fromkeys(real) if type(p) not in (Mask, Bidirectional)]
-    return real[0] if len(real) == 1 else Intersection(tuple(real)) if real else Bidirectional()
+    if len(real) == 1:
+        return real[0]
+    if real:
+        return Intersection(tuple(real))
+    return Bidirectional()
 
 
 def plain_mask(mask: Mask, n_queries: int, n_keys: int) -> Mask | None:

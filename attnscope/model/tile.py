@@ -76,7 +76,9 @@ def as_slice(places: Sequence[int]) -> list[int] | slice:
         return slice(places.start, places.stop)
     start = places[0]
     count = len(places)
-    return slice(start, start + count) if places == list(range(start, start + count)) else list(places)
+    if places == list(range(start, start + count)):
+        return slice(start, start + count)
+    return list(places)
 
 
 @dataclass(frozen=True)
@@ -132,13 +134,17 @@ class Tile:
     def gate(self) -> Tensor | None:
         """Mean of the gate on every row's output, (B, h, q); None if the layer has none."""
         gate = self.inputs.gate
-        return None if gate is None else gate[:, self.index, self.q0 : self.q1].float().mean(-1)
+        if gate is None:
+            return None
+        return gate[:, self.index, self.q0 : self.q1].float().mean(-1)
 
     @cached_property
     def gated(self) -> Tensor:
         """The output as the output projection takes it: times the gate, if the layer has one."""
         gate = self.inputs.gate
-        return self.output if gate is None else self.output * gate[:, self.index, self.q0 : self.q1]
+        if gate is None:
+            return self.output
+        return self.output * gate[:, self.index, self.q0 : self.q1]
 
     @cached_property
     def peaks(self) -> Tensor:
@@ -218,7 +224,9 @@ def _as_range(places: Sequence[int]) -> Sequence[int]:
 
 def _moved(places: Sequence[int], by: int) -> Sequence[int]:
     places = _as_range(places)
-    return range(places.start + by, places.stop + by) if isinstance(places, range) else [index + by for index in places]
+    if isinstance(places, range):
+        return range(places.start + by, places.stop + by)
+    return [index + by for index in places]
 
 
 @dataclass(frozen=True)
@@ -249,11 +257,15 @@ class Overlap:
 
     def select_rows(self, values: Tensor) -> Tensor:
         """Return these rows of values of the tile's rows, (…, r)."""
-        return values if isinstance(self.inside, range) else values[..., list(_moved(self.inside, -self.inside[0]))]
+        if isinstance(self.inside, range):
+            return values
+        return values[..., list(_moved(self.inside, -self.inside[0]))]
 
     def fully_masked(self, tile: Tile) -> Tensor | None:
         """Return which of these rows are fully masked, (B, h, r); None if no row of the tile is."""
-        return None if tile.fully_masked is None else self.cut(tile.fully_masked.expand(tile.masked.shape[:3]))
+        if tile.fully_masked is None:
+            return None
+        return self.cut(tile.fully_masked.expand(tile.masked.shape[:3]))
 
 
 Recorders = Mapping[int, Sequence[Recorder]]  # by layer

@@ -184,7 +184,9 @@ def _unselected(part: TileInputs, unselective: Mask, scaled: Tensor) -> Tensor:
 
 def _factors(spec: AttentionSpec, needs_scores: bool) -> tuple[float, float]:
     """Return the factors on queries and on scores: a power of two on queries gives the same numbers, a pass earlier."""
-    return (spec.scale, 1.0) if frexp(spec.scale)[0] == 0.5 and not needs_scores else (1.0, spec.scale)
+    if frexp(spec.scale)[0] == 0.5 and not needs_scores:
+        return (spec.scale, 1.0)
+    return (1.0, spec.scale)
 
 
 def _positions(block: TileBlock, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,9 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     elif content is not None and not isinstance(content, str):
         raise UsageError(f"its content is {_kind(content)}", where=where, hint="expected a text, or a list of parts")
     reasoning = next((values[key] for key in REASONING if key in values), None)
-    return values if reasoning is None else {"thinking": reasoning, **values, "reasoning_content": reasoning}
+    if reasoning is None:
+        return values
+    return {"thinking": reasoning, **values, "reasoning_content": reasoning}
 
 
 def _part(part: Any, where: str) -> dict[str, Any]:

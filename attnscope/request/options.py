@@ -85,7 +85,9 @@ class Option:
     @property
     def spelled(self) -> str:
         """Name on the command line."""
-        return self.metavar if self.argument else self.flag or f"--{self.name.replace('_', '-')}"
+        if self.argument:
+            return self.metavar
+        return self.flag or f"--{self.name.replace('_', '-')}"
 
     @property
     def is_flag(self) -> bool:
@@ -686,5 +688,7 @@ def on_command_line(option_name: OptionName) -> str:
     if option_name.placeholder:
         return f"{flag} {option_name.placeholder}"
     if value is None or isinstance(value, bool):
-        return option.off if option is not None and option.off and value is False else flag
+        if option is not None and option.off and value is False:
+            return option.off
+        return flag
     return f"{flag} {','.join(value) if isinstance(value, tuple) else shlex.quote(str(value))}"

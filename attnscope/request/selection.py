@@ -154,7 +154,9 @@ def numbered(what: str, count: int) -> str:
 
 def extremes(numbers: Sequence[int]) -> tuple[int, int]:
     """Return the smallest and the largest number; a range is not enumerated."""
-    return (numbers[0], numbers[-1]) if isinstance(numbers, range) else (min(numbers), max(numbers))
+    if isinstance(numbers, range):
+        return (numbers[0], numbers[-1])
+    return (min(numbers), max(numbers))
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,9 @@ def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], I
     def read(text: str) -> IndexSelection | HeadLabel:
         labels = [_UNIT.fullmatch(word.strip()) for word in text.split(",")]
         pairs = tuple((int(label[1]), int(label[2])) for label in labels if label)
-        return HeadLabel(pairs, text, name) if len(pairs) == len(labels) else parse_indices(text, name)
+        if len(pairs) == len(labels):
+            return HeadLabel(pairs, text, name)
+        return parse_indices(text, name)
 
     return read
 

@@ -118,7 +118,9 @@ def _counted(given_ids: GivenIds, padding_id: int | None, offset: int) -> tuple[
     Most models count all tokens; those with a padding id, such as RoBERTa, the tokens that have another id.
     """
     if padding_id is None:
-        return tuple(range(len(given_ids.left), len(given_ids.left) + len(given_ids.ids))) if given_ids.left else None
+        if given_ids.left:
+            return tuple(range(len(given_ids.left), len(given_ids.left) + len(given_ids.ids)))
+        return None
     count = sum(token_id != padding_id for token_id in given_ids.left)
     positions = []
     for token_id in given_ids.ids:

@@ -184,7 +184,9 @@ def divide_text(run: RunConfig, text: TextInput, tokens: Sequence[Token]) -> Tex
     """Divide a text into spans; None if neither the run nor the text names any."""
     turns = SpanRequest("turns") if text.turns else None
     request = SpanRequest("ranges") if text.spans else run.spans or turns
-    return None if request is None else divide(text, tokens, request, truncated=run.truncate)
+    if request is None:
+        return None
+    return divide(text, tokens, request, truncated=run.truncate)
 
 
 def _documents(

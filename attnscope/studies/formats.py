@@ -110,7 +110,9 @@ def _title_of(findings: Any) -> str:
     if len(text) > _LONGEST_TITLE:
         text = text[:_LONGEST_TITLE].rsplit(" ", 1)[0] + "…"
     command = kind_of(findings).typed or kind_of(findings).name
-    return f"{escape_control(text)} · attnscope {command}" if text else f"attnscope {command}"
+    if text:
+        return f"{escape_control(text)} · attnscope {command}"
+    return f"attnscope {command}"
 
 
 def _first_text(findings: Any) -> str | None:
@@ -121,7 +123,9 @@ def _first_text(findings: Any) -> str | None:
         return " → ".join(side.label.rsplit("/", 1)[-1] for side in sides)
     if texts := getattr(findings, "texts", None):
         first_entry = texts[0]
-        return first_entry if isinstance(first_entry, str) else getattr(first_entry, "text", None)
+        if isinstance(first_entry, str):
+            return first_entry
+        return getattr(first_entry, "text", None)
     text = getattr(findings, "text", None)
     return text if isinstance(text, str) else None
 

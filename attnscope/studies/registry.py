@@ -35,10 +35,14 @@ def kind_of(findings: object) -> FindingsKind:
 def options_of(name: str) -> tuple[Option, ...]:
     """Return the options of a command."""
     command = study(name).command if name in STUDIES else None
-    return command.options if command is not None and command.options else COMMANDS[name]
+    if command is not None and command.options:
+        return command.options
+    return COMMANDS[name]
 
 
 def call_of(name: str, values: Mapping[str, Any], sides: Sides | None = None) -> Call:
     """Return what the options of a call make of it."""
     command = study(name).command
-    return Call(name) if command is None or command.call is None else command.call(values, sides)
+    if command is None or command.call is None:
+        return Call(name)
+    return command.call(values, sides)

@@ -37,7 +37,9 @@ class Digits:
     @property
     def least(self) -> float:
         """Return half of the last digit: numbers below it are written as zero."""
-        return 0.0 if self.scientific else 0.5 * 10.0**-self.decimals / (100 if self.percent else 1)
+        if self.scientific:
+            return 0.0
+        return 0.5 * 10.0**-self.decimals / (100 if self.percent else 1)
 
     def as_percent(self) -> "Digits":
         """Return the digits of the same numbers as percentages: two decimals fewer, as far as there are any."""
@@ -45,7 +47,9 @@ class Digits:
 
     def units(self, mark: str) -> str:
         """Align a mark under the digit before the point."""
-        return mark if self.scientific or not self.decimals else mark + " " * (self.decimals + 1)
+        if self.scientific or not self.decimals:
+            return mark
+        return mark + " " * (self.decimals + 1)
 
 
 def formatted(value: float, form: str) -> str:

@@ -124,7 +124,9 @@ def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: i
         cells = f"the {queries} × {keys} map" if per == "1 × 1" else f"up to {per} cells of the {queries} × {keys} map"
         cells = f"a cell of {cells}" if per == "1 × 1" else f"the largest of {cells}"
         return f"; a cell is {cells}: the weight on a run of keys, averaged over a run of queries"
-    return "" if per == "1 × 1" else f"; a cell is the largest of up to {per} (queries × keys)"
+    if per == "1 × 1":
+        return ""
+    return f"; a cell is the largest of up to {per} (queries × keys)"
 
 
 def scale_for(stage: str, matrix: Matrix) -> Scale:

@@ -177,7 +177,13 @@ def format_value(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     if isinstance(value, list | dict):
-        return ("a list" if isinstance(value, list) else "an object") if value else ("[]" if value == [] else "{}")
+        if value:
+            if isinstance(value, list):
+                return "a list"
+            return "an object"
+        if value == []:
+            return "[]"
+        return "{}"
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a whole number of more than 40 digits"
     text = f"'{value}'" if isinstance(value, str) else str(value)

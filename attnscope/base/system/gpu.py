@@ -35,7 +35,9 @@ def cuda_device(name: str, multiplications: int) -> str | None:
     if torch is None or (name != "auto" and not name.startswith("cuda")):
         return None
     if name == "auto":
-        return "cuda:0" if multiplications >= WORTH_A_GPU and torch.cuda.is_available() else None
+        if multiplications >= WORTH_A_GPU and torch.cuda.is_available():
+            return "cuda:0"
+        return None
     return "cuda:0" if name == "cuda" else name
 
 

@@ -20,7 +20,9 @@ def amd_family(description: Path = Path("/proc/cpuinfo")) -> int | None:
         return None
     fields = {name.strip(): value.strip() for name, value in first_core.items()}
     family = fields.get("cpu family", "")
-    return int(family) if fields.get("vendor_id") == "AuthenticAMD" and family.isdigit() else None
+    if fields.get("vendor_id") == "AuthenticAMD" and family.isdigit():
+        return int(family)
+    return None
 
 
 def count_threads() -> int:

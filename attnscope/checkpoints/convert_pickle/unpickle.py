@@ -70,7 +70,9 @@ def _tensors(table: Any) -> dict[str, torch.Tensor]:
 
 
 def _kind(value: Any) -> str:
-    return "an empty table" if isinstance(value, Mapping) and not value else f"a {type(value).__name__}"
+    if isinstance(value, Mapping) and not value:
+        return "an empty table"
+    return f"a {type(value).__name__}"
 
 
 def _described(error: Exception) -> dict[str, Any]:

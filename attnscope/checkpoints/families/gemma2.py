@@ -15,7 +15,9 @@ def _softcap(name: str) -> Computed:
 
     def read(reader: ConfigReader, _: Mapping[str, Any]) -> float | None:
         values = {**reader.defaults, **reader.raw}
-        return None if name in values and values[name] is None else float(reader.number(name))
+        if name in values and values[name] is None:
+            return None
+        return float(reader.number(name))
 
     return Computed(read, (name,))
 

@@ -41,7 +41,9 @@ def find_head(
     classes = classes if isinstance(classes, list) else []
     language = not classes or any(_LANGUAGE.fullmatch(str(name)) for name in classes)
     if not all(map(tensors.holds, needed_names)) or not (own or (tied and language)):
-        return OutputHead(predicts=False) if norm and tensors.holds("head.norm.weight") else None
+        if norm and tensors.holds("head.norm.weight"):
+            return OutputHead(predicts=False)
+        return None
     fields = {name: value for name, value in done.items() if name in OutputHead.__struct_fields__}
     return OutputHead(norm=norm, tied=not own, bias="head" in family.head.modules, **fields)
 

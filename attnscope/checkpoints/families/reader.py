@@ -42,7 +42,9 @@ class ConfigReader:
     def number(self, *names: str, default: Any = REQUIRED) -> Any:
         """Return a value as `get` does; refuse it unless it is a number above 0 or the default."""
         value = self.get(*names, default=default)
-        return value if value is default else positive_number(self, self.given(names) or names[0], value)
+        if value is default:
+            return value
+        return positive_number(self, self.given(names) or names[0], value)
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a boolean."""

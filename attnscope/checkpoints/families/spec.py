@@ -63,7 +63,9 @@ def _per_head(reader: ConfigReader, done: Mapping[str, Any]) -> int:
 
 def _kv_heads(reader: ConfigReader, done: Mapping[str, Any]) -> Any:
     name = "num_key_value_heads"
-    return done["n_heads"] if reader.raw.get(name, REQUIRED) is None else reader.get(name)
+    if reader.raw.get(name, REQUIRED) is None:
+        return done["n_heads"]
+    return reader.get(name)
 
 
 HEAD_WIDTH = Computed(_per_head)  # the model's width divided by the number of heads

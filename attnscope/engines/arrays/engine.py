@@ -160,7 +160,9 @@ class ArraysEngine:
     def _queries(self, batch: Batch) -> list[Mask]:
         """Return the mask that leaves rows whose queries were not given without keys, if there are any."""
         firsts = [self.given.first_queries[index] for index in self.numbers(batch)]
-        return [GivenQueriesMask(tuple(firsts), torch.tensor(firsts, device=self.device))] if any(firsts) else []
+        if any(firsts):
+            return [GivenQueriesMask(tuple(firsts), torch.tensor(firsts, device=self.device))]
+        return []
 
     def _bias(self, layer: int) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
         """Return what a layer's mask adds to scores; None if it adds nothing."""

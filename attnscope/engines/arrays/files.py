@@ -157,7 +157,9 @@ def _archive(file: BinaryIO, path: Path) -> zipfile.ZipFile:
 def _npy_header(entry: Any) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
     """Return shape, whether it is in Fortran's order, and type; the numbers follow."""
     old = np.lib.format.read_magic(entry) == (1, 0)
-    return np.lib.format.read_array_header_1_0(entry) if old else np.lib.format.read_array_header_2_0(entry)
+    if old:
+        return np.lib.format.read_array_header_1_0(entry)
+    return np.lib.format.read_array_header_2_0(entry)
 
 
 def _npy(entry: Any, info: zipfile.ZipInfo, path: Path, size: int) -> StoredArray:

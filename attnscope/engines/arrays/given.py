@@ -45,7 +45,9 @@ class GivenConfig(ModelConfig, frozen=True):
         counts = Counter(map(self.mask_of, self.masks))
         counted = f"{', '.join(f'{mask} in {count}' for mask, count in counts.items())} of {len(self.masks)} layers"
         described = counted if self.masks else super().describe_mask()
-        return described if self.score_mod is None else f"{described}, with {self.score_mod}"
+        if self.score_mod is None:
+            return described
+        return f"{described}, with {self.score_mod}"
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,11 @@ def kind_of(model: Any) -> str | None:
     if any(parent in causal for parent in type(config).__mro__):
         return "causal"
     flags = {flag for module in model.modules() if isinstance(flag := getattr(module, "is_causal", None), bool)}
-    return None if len(flags) != 1 else "causal" if flags.pop() else "bidirectional"
+    if len(flags) != 1:
+        return None
+    if flags.pop():
+        return "causal"
+    return "bidirectional"
 
 
 def separates_packs(model: Any) -> bool:

@@ -92,7 +92,9 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
         outside = {name for name in missing if not name.startswith(f"{prefix}.")}
     notes = _check_loaded(model, model_class.prefix, info, missing - outside, folder)
     inspected = inspect_model(base, folder.path, notes)
-    return inspected if predicting is None or outside else replace(inspected, predicting=model)
+    if predicting is None or outside:
+        return inspected
+    return replace(inspected, predicting=model)
 
 
 def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:

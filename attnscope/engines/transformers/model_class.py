@@ -127,7 +127,9 @@ def _with_floats(value: Any) -> Any:
     """Replace `{"__float__": "Infinity"}` by the number: JSON has none for it, and transformers 5 writes this."""
     if isinstance(value, dict):
         tagged = _SPECIAL_FLOATS.get(str(value.get(_FLOAT_TAG))) if set(value) == {_FLOAT_TAG} else None
-        return {name: _with_floats(item) for name, item in value.items()} if tagged is None else tagged
+        if tagged is None:
+            return {name: _with_floats(item) for name, item in value.items()}
+        return tagged
     return [_with_floats(item) for item in value] if isinstance(value, list) else value
 
 

@@ -169,7 +169,9 @@ class TileRows:
         return bits.clamp_min_(0.0).add_(0.0)  # −0 + 0 is 0
 
     def on_first(self) -> Tensor:
-        return self.weights[..., 0] if self._k0 == 0 else torch.zeros_like(self.weights[..., 0])
+        if self._k0 == 0:
+            return self.weights[..., 0]
+        return torch.zeros_like(self.weights[..., 0])
 
     def on_keys(self, name: str) -> Tensor:
         return self._sums[name]

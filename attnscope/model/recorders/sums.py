@@ -54,7 +54,9 @@ class ColumnRecorder(SumRecorder):
 
     def compute(self) -> Tensor:
         """Return (B, heads, K)."""
-        return self._sum / (len(self.heads) * max(1, len(self._layers))) if self.mean else self._sum
+        if self.mean:
+            return self._sum / (len(self.heads) * max(1, len(self._layers)))
+        return self._sum
 
 
 class ReceivedRecorder(SumRecorder):

@@ -131,7 +131,9 @@ class TopRecorder(Recorder):
             if name in self._gated:
                 return self._gated[name]
             norms = self._norms.get(name)  # of no tile that held a key: every weight is NaN then
-            return self._weight if norms is None else self._weight * norms.gather(-1, keys).view_as(self._weight)
+            if norms is None:
+                return self._weight
+            return self._weight * norms.gather(-1, keys).view_as(self._weight)
 
         return {name: measure(name) for name in self._names}
 

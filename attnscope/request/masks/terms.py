@@ -168,7 +168,9 @@ def function_name(function: Callable[..., Any]) -> str:
     """Return the name of a function, of a lambda with its line."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(function, "__code__", None)
-    return f"lambda in line {code.co_firstlineno}" if name == "<lambda>" and code is not None else name
+    if name == "<lambda>" and code is not None:
+        return f"lambda in line {code.co_firstlineno}"
+    return name
 
 
 class Bidirectional(MaskTerm):

@@ -175,4 +175,6 @@ def _index_of(items: Sequence[int], among: Sequence[int]) -> "slice | Array":
     index = np.searchsorted(among, items)
     first_index = int(index[0])
     last_index = int(index[-1])
-    return slice(first_index, last_index + 1) if last_index - first_index + 1 == len(items) else index
+    if last_index - first_index + 1 == len(items):
+        return slice(first_index, last_index + 1)
+    return index

@@ -20,7 +20,9 @@ def plan_others(ablation: AblationRun) -> list[TextPlan]:
         return [_plan_patch(ablation)]
     if ablation.options.how == "resample":
         return _plan_draws(ablation)
-    return [] if ablation.options.reference is None else [_plan_reference(ablation, ablation.options.reference)]
+    if ablation.options.reference is None:
+        return []
+    return [_plan_reference(ablation, ablation.options.reference)]
 
 
 def _plan_reference(ablation: AblationRun, reference: str) -> TextPlan:

@@ -210,7 +210,9 @@ class AblationRun:
     def answer_ids(self) -> list[int]:
         """Ids of the answer's tokens if `positions` predict them; else none."""
         predicting = [position - 1 for position in self.answer]
-        return [self.text.tokens[position].id for position in self.answer] if predicting == self.positions else []
+        if predicting == self.positions:
+            return [self.text.tokens[position].id for position in self.answer]
+        return []
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -297,7 +299,9 @@ def logit_bytes(source: ModelSource, rows: int | None = None) -> int:
     """Return the bytes of the logits that are compared at a time, for this many rows; None for the most."""
     vocabulary = source.config.vocab_size
     largest = max(LOGITS, vocabulary)
-    return 3 * 8 * (largest if rows is None else min(largest, rows * vocabulary)) if source.predicts else 0
+    if source.predicts:
+        return 3 * 8 * (largest if rows is None else min(largest, rows * vocabulary))
+    return 0
 
 
 def kept_bytes(

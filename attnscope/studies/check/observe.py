@@ -98,7 +98,9 @@ def record_stages(
         batch, {layer: [recorder, *(extra_recorders or {}).get(layer, ())] for layer, recorder in own.items()}
     )
     layers = [recorder.seen for recorder in own.values() if recorder.seen is not None]
-    return layers if has_float64(batch.tokens.real.device) else [_on_cpu(layer) for layer in layers]
+    if has_float64(batch.tokens.real.device):
+        return layers
+    return [_on_cpu(layer) for layer in layers]
 
 
 def _on_cpu(layer: LayerStages) -> LayerStages:

@@ -64,7 +64,9 @@ def _advice(needed_settings: Sequence[str]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     spelled = [_NAMES.get(name, name) for name in names]
-    return spelled[0] if len(spelled) == 1 else f"{', '.join(spelled[:-1])} and {spelled[-1]}"
+    if len(spelled) == 1:
+        return spelled[0]
+    return f"{', '.join(spelled[:-1])} and {spelled[-1]}"
 
 
 def _number(value: float) -> str:

@@ -81,7 +81,10 @@ class _Text:
 
     @property
     def _where(self) -> str:
-        return "" if self.axis == "text" else f"text {self.number}: "  # of texts, the labels say which
+        # of texts, the labels say which
+        if self.axis == "text":
+            return ""
+        return f"text {self.number}: "
 
     @property
     def maps(self) -> bool:

@@ -482,7 +482,9 @@ class _ShownHead:
             return [name, ours("masked"), *([()] * (cells - 2))]
 
         def both(values: Matrix) -> Spans:
-            return () if np.isnan(values[:, n]).any() else ours(f"{values[0, n]:z.2f}→{values[1, n]:z.2f}")
+            if np.isnan(values[:, n]).any():
+                return ()
+            return ours(f"{values[0, n]:z.2f}→{values[1, n]:z.2f}")
 
         if head.partial is not None:
             return [name, both(head.partial.outside), both(head.future), both(head.entropy)]

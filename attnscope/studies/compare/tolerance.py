@@ -74,7 +74,9 @@ class Tolerance:
     @classmethod
     def given(cls, absolute: float | None, relative: float | None) -> "Tolerance | None":
         """Return the tolerance of two options; None if neither is given."""
-        return None if absolute is None and relative is None else cls(absolute or 0.0, relative or 0.0)
+        if absolute is None and relative is None:
+            return None
+        return cls(absolute or 0.0, relative or 0.0)
 
 
 @dataclass
@@ -137,7 +139,9 @@ def failure(comparison: Comparison) -> AttnscopeError | None:
 
 def first_layer(verdict: Verdict) -> str:
     """Name the first layer that differs; empty if none does, or if layers are averaged."""
-    return "" if verdict.first_layer is None else f"layer {verdict.first_layer} is the first that differs"
+    if verdict.first_layer is None:
+        return ""
+    return f"layer {verdict.first_layer} is the first that differs"
 
 
 def where(comparison: Comparison, stage: StageVerdict) -> str:
@@ -216,7 +220,9 @@ def worst_of_stage(comparison: Comparison, stage: StageVerdict) -> str:
     """Describe where a stage differs most, and by how much."""
     cell = stage.cell
     if cell.difference == 0:
-        return f"equal in all {stage.compared:,} cells" if stage.compared > 1 else "equal in one cell"
+        if stage.compared > 1:
+            return f"equal in all {stage.compared:,} cells"
+        return "equal in one cell"
     location = where(comparison, stage).replace(f", {stage.stage}, ", ", ", 1)
     size = "infinite (one side is masked)" if cell.difference is None else f"{cell.difference:.3g}"
     if stage.scale > 1 and cell.difference is not None:

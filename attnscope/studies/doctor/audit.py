@@ -39,7 +39,9 @@ class Finding:
     @property
     def share(self) -> float:
         """Value as a share of the limit."""
-        return float("inf") if self.value != self.value else self.value / max(self.limit, 1e-300)
+        if self.value != self.value:
+            return float("inf")
+        return self.value / max(self.limit, 1e-300)
 
 
 @dataclass
@@ -93,7 +95,9 @@ class Audit:
         queries = decoder if call.part in ("decoder", "cross") else self.batch
         keys = decoder if call.part == "decoder" else self.batch
         fits = call.q.shape[2] == queries.ids.shape[1] and call.k.shape[2] == keys.ids.shape[1]
-        return (queries, keys) if fits and call.q.ndim == 4 and len(call.q) == len(queries.ids) else None
+        if fits and call.q.ndim == 4 and len(call.q) == len(queries.ids):
+            return (queries, keys)
+        return None
 
     def _measure(self, name: str, call: BackendCall, values: Tensor, limit: float) -> None:
         """Keep the largest value, (B, H, Q) or (B, H, Q, K)."""
@@ -364,7 +368,9 @@ class Rounding:
 
     def __call__(self, values: Tensor) -> Tensor:
         """Return the values, rounded."""
-        return values if self.seed is None else values * (1 + self._unit * self.noise(values))
+        if self.seed is None:
+            return values
+        return values * (1 + self._unit * self.noise(values))
 
 
 def weights_of(call: BackendCall, q: Tensor, **arguments: Any) -> Tensor:
@@ -386,7 +392,9 @@ def sinks_of(call: BackendCall) -> Tensor | None:
     """Return the sinks of a layer, (H,), from its module if the backend was not given them."""
     own = getattr(call.module, "sinks", None)
     sinks = own if isinstance(own, Tensor) and own.ndim == 1 else call.named.get("s_aux")
-    return sinks.detach() if isinstance(sinks, Tensor) and sinks.shape == call.q.shape[1:2] else None
+    if isinstance(sinks, Tensor) and sinks.shape == call.q.shape[1:2]:
+        return sinks.detach()
+    return None
 
 
 def softcap_of(config: Any) -> float | None:

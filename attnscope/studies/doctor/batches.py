@@ -62,7 +62,13 @@ class ExaminedBatch:
         """Return the side of the padding: `left`, `right`, `both` or `none`."""
         left = bool(self.padding[:, 0].any())
         right = bool(self.padding[:, -1].any())
-        return "both" if left and right else "left" if left else "right" if right else "none"
+        if left and right:
+            return "both"
+        if left:
+            return "left"
+        if right:
+            return "right"
+        return "none"
 
     def facts(self) -> BatchFacts:
         """Return the batch as plain data."""

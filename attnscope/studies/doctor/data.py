@@ -127,7 +127,9 @@ def _types_of(exam: Examination, batch: ExaminedBatch, rows: int) -> Evidence:
             what = f"the second text of a pair has type {int(types[second][0])}, and the first {int(types[places[0]])}"
             what = "the batch has no token_type_ids" if batch.types is None else what
             return wrong(batch.name, int((types[second] != 1).sum()), 0, f"row {row} token {places[0] + 1}", what)
-    return ok(batch.name) if pairs else inapplicable(batch.name, "no row is a pair of texts")
+    if pairs:
+        return ok(batch.name)
+    return inapplicable(batch.name, "no row is a pair of texts")
 
 
 def special_tokens(exam: Examination) -> list[Evidence]:
@@ -261,7 +263,9 @@ def _offset(batch: ExaminedBatch) -> int | None:
         shares[offset] = float((shifted == tokens)[valid].float().mean()) if valid.any() else 0.0
     best = max(shares, key=shares.__getitem__)
     other_shares = [share for offset, share in shares.items() if offset != best]
-    return best if shares[best] >= _AGREE and max(other_shares) < max(_APART, shares[best] - 0.2) else None
+    if shares[best] >= _AGREE and max(other_shares) < max(_APART, shares[best] - 0.2):
+        return best
+    return None
 
 
 def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
@@ -291,4 +295,6 @@ def _model_shift(exam: Examination, batch: ExaminedBatch) -> int | None:
         gaps.append(abs(float(own_loss) - float(loss)) / max(1.0, abs(float(loss))))
     best = min(range(3), key=gaps.__getitem__)
     near = sorted(gaps)
-    return best if finite(near[0]) is not None and near[0] < 5e-3 and near[1] > 4 * near[0] + 1e-4 else None
+    if finite(near[0]) is not None and near[0] < 5e-3 and near[1] > 4 * near[0] + 1e-4:
+        return best
+    return None

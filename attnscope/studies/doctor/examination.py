@@ -157,7 +157,9 @@ class Examination:
 
     def spell(self, token_id: int) -> str:
         """Spell a token."""
-        return self.subject.words.spell(token_id) if self.subject.words.known else f"#{token_id}"
+        if self.subject.words.known:
+            return self.subject.words.spell(token_id)
+        return f"#{token_id}"
 
     def token(self, batch: ExaminedBatch, row: int, token: int) -> str:
         """Name a token of a batch: `row 0 token 3 'bank'`."""
@@ -342,7 +344,9 @@ def inapplicable(examined: str, reason: str) -> Evidence:
 
 def depends(evidence: Evidence, reason: str) -> Evidence:
     """Return a difference whose meaning depends on how the model is called; other evidence unchanged."""
-    return evidence if evidence.verdict != "wrong" else replace(evidence, verdict="depends", reason=reason)
+    if evidence.verdict != "wrong":
+        return evidence
+    return replace(evidence, verdict="depends", reason=reason)
 
 
 def ok(

@@ -40,7 +40,9 @@ class RoundedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._rounded(result, *args[_PRODUCTS[name] : _PRODUCTS[name] + 2])
         if name not in _OTHERS:
             return result
-        return (self._rounded(result[0]), *result[1:]) if isinstance(result, tuple | list) else self._rounded(result)
+        if isinstance(result, tuple | list):
+            return (self._rounded(result[0]), *result[1:])
+        return self._rounded(result)
 
     def _rounded(self, result: Tensor, left: Tensor | None = None, right: Tensor | None = None) -> Tensor:
         """Round numbers to half a step of their type, and a product also to √K·‖x∘w‖ half steps of float32."""

@@ -116,7 +116,9 @@ def _table(config: Any, layer_type: str | None) -> dict[str, Any] | None:
     if isinstance(table, dict) and not any(isinstance(value, dict) for value in table.values()):
         return {"rope_theta": getattr(config, "rope_theta", None), **table}
     theta = getattr(config, "rope_theta", None)
-    return {"rope_theta": theta} if theta is not None and not isinstance(table, dict) else None
+    if theta is not None and not isinstance(table, dict):
+        return {"rope_theta": theta}
+    return None
 
 
 def _rope(config: Any, table: dict[str, Any], rope_type: str) -> Rope:

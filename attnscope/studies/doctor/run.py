@@ -187,7 +187,9 @@ def _lengths(subject: Subject) -> tuple[int, ...]:
     """Return the lengths of a probe's texts, on the same side of LongRoPE's limit."""
     limits = rotation_limits(subject.core.config) if subject.core is not None else set()
     least = min(limits, default=sum(_LENGTHS))
-    return _LENGTHS if least >= sum(_LENGTHS) else (max(2, least // 2), max(2, least // 3), max(2, least // 6))
+    if least >= sum(_LENGTHS):
+        return _LENGTHS
+    return (max(2, least // 2), max(2, least // 3), max(2, least // 6))
 
 
 def _within(subject: Subject, rows: list[list[int]], longest: int) -> list[list[int]]:

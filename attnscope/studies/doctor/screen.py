@@ -99,7 +99,9 @@ def _texts(item: DoctorCheck | Evidence) -> str:
 
 def _number(check: DoctorCheck | Evidence) -> str:
     if check.value is None:
-        return "not finite" if check.verdict == "wrong" and check.limit is not None else ""
+        if check.verdict == "wrong" and check.limit is not None:
+            return "not finite"
+        return ""
     return f"{check.value:.3g}"
 
 

@@ -70,7 +70,9 @@ class Subject:
     def longest(self) -> int | None:
         """Largest number of positions that it was made for; None if unknown."""
         limit = getattr(self.config, "max_position_embeddings", None)
-        return limit - (self._after_padding or 0) if isinstance(limit, int) and limit >= 1 else None
+        if isinstance(limit, int) and limit >= 1:
+            return limit - (self._after_padding or 0)
+        return None
 
     @property
     def position_offset(self) -> int:
@@ -117,7 +119,9 @@ class Subject:
     @property
     def cache_name(self) -> str | None:
         """Name under which `forward` takes and returns a cache; None if it takes none."""
-        return cache_argument(self.model if self.core is None else self.core) if self.call is None else None
+        if self.call is None:
+            return cache_argument(self.model if self.core is None else self.core)
+        return None
 
     def run(self, batch: Mapping[str, Any], on_call: OnCall | None = None, **more: Any) -> Tensor:
         """Run a batch and return its logits, or hidden states, (B, T, D); `more` are arguments of `forward`."""
@@ -147,7 +151,9 @@ class Subject:
 
                 stack.enter_context(watching(self.model, see))
             try:
-                return self.model(**inputs) if self.call is None else self.call(self.model, inputs)
+                if self.call is None:
+                    return self.model(**inputs)
+                return self.call(self.model, inputs)
             except AttnscopeError:
                 raise
             except Exception as e:  # a model of anyone may raise anything

@@ -41,7 +41,9 @@ def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers,
     """Compute W x + b, (E,), and the sum of the magnitudes of its terms, to which rounding is proportional."""
     products = weight @ x
     sizes = np.abs(weight) @ np.abs(x)
-    return (products, sizes) if bias is None else (products + bias, sizes + np.abs(bias))
+    if bias is None:
+        return (products, sizes)
+    return (products + bias, sizes + np.abs(bias))
 
 
 def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:

@@ -85,7 +85,9 @@ def _checks(
 
 
 def _attention_made(c: ModelConfig) -> str:
-    return "W_O × the outputs of all heads" if c.out_projection else "the outputs of all heads, side by side"
+    if c.out_projection:
+        return "W_O × the outputs of all heads"
+    return "the outputs of all heads, side by side"
 
 
 def _mlp_made(c: ModelConfig) -> str:

@@ -350,7 +350,9 @@ def _why_none(run: RunConfig, source: ModelSource, text: TextReport, *, computed
     if source.weights == "random":
         return "no predictions: the weights are random; attnscope run --predict shows them"
     long = "the text is long; attnscope run --predict shows them"
-    return f"no predictions: {long}" if computed else "predictions are computed with the other heads"
+    if computed:
+        return f"no predictions: {long}"
+    return "predictions are computed with the other heads"
 
 
 def _named(numbers: IndexSelection, first_index: int) -> IndexSelection:

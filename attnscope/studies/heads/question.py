@@ -123,7 +123,9 @@ def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list
 def _rows(run: RunConfig, text: TextPlan) -> list[int]:
     """Return the named rows, or all words; all tokens of a text without words."""
     words = [position for position, token in enumerate(text.tokens) if not token.special]
-    return text.queries if run.query is not None else words or list(range(len(text.tokens)))
+    if run.query is not None:
+        return text.queries
+    return words or list(range(len(text.tokens)))
 
 
 class _Question:

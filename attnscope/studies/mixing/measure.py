@@ -179,13 +179,15 @@ def _text_report(run: RunConfig, text_plan: TextPlan, number: int, recorders: "S
     about = given.text, given.pair, text_plan.tokens, None, text_plan.number, text_plan.queries, text_plan.keys, Heads()
     chat = chat_text(given, text_plan.tokens)
     report = TextReport(*about, text_plan.notes, mixing=mixing, chat=chat, position_ids=text_plan.positions)
-    return (
-        report if text_plan.narrowed is None or mixing.matrix is None else _narrowed(report, text_plan, mixing.matrix)
-    )
+    if text_plan.narrowed is None or mixing.matrix is None:
+        return report
+    return _narrowed(report, text_plan, mixing.matrix)
 
 
 def _narrowed(report: TextReport, text_plan: TextPlan, matrix: np.ndarray) -> TextReport:
     """Return the rows or columns in which most of |M| is."""
     sizes = np.abs(matrix).sum((0, 1) if text_plan.narrowed == "columns" else (0, 2), dtype=np.float64)
     most = sorted(np.argsort(-sizes, kind="stable")[:FEW].tolist())
-    return take(report, "key", most) if text_plan.narrowed == "columns" else narrow_rows(report, most)
+    if text_plan.narrowed == "columns":
+        return take(report, "key", most)
+    return narrow_rows(report, most)

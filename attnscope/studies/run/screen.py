@@ -170,7 +170,9 @@ def _weights_alone(stages: list[Panel], settings: DisplaySettings) -> list[list[
     """Return the form in which the weights are the only matrix, if the text has other matrices."""
     weights = [stage for stage in stages if stage.name == "weights"]
     others = ", ".join(stage.name for stage in stages if stage.name != "weights")
-    return [[GAP, Matrices(weights), *_not_shown(others, stages, settings)]] if weights and others else []
+    if weights and others:
+        return [[GAP, Matrices(weights), *_not_shown(others, stages, settings)]]
+    return []
 
 
 def _drawn(text: TextReport, head: HeadReport, stages: list[Panel], settings: DisplaySettings) -> list[ViewPart] | None:

@@ -109,7 +109,9 @@ def _summed(
     if "weights" not in head.stages:
         drained = 0.0 if head.rows.sink is None else float(head.rows.sink[r])
         left = 1 - sum(of[source.index] for source in kept_sources) - drained
-        return (row, None) if head.top.left_out else (kept_sources, ("others", _sum_text(max(0.0, left), digits)))
+        if head.top.left_out:
+            return (row, None)
+        return (kept_sources, ("others", _sum_text(max(0.0, left), digits)))
     weights = head.stages["weights"][r].astype(np.float64)
     excluded = ranked_out(text.sources, head.top.left_out)
     return kept_sources, rest_of(weights, [source.index for source in kept_sources], excluded, digits)
@@ -124,7 +126,9 @@ def rest_of(weights: np.ndarray, kept_indices: list[int], excluded: np.ndarray, 
 
 def _sum_text(total: float, digits: Digits) -> str:
     small = total < digits.least
-    return f"<{10.0**-digits.decimals:.{digits.decimals}f}" if small else digits.text(total)
+    if small:
+        return f"<{10.0**-digits.decimals:.{digits.decimals}f}"
+    return digits.text(total)
 
 
 def _sources(top: Top, r: int, measures: list[Matrix], digits: list[Digits], bars: np.ndarray) -> list[Bar]:

@@ -158,12 +158,16 @@ def effect_of_mask(mask: MaskUse) -> Spans:
             own_note = f" ({spell_mask((Own(), *parse_mask(mask.used)))} hides them, too)"
         shown_keys = " and ".join(_ADDED[addition] for addition in mask.added)
         return Span(f"shows {shown_keys}, which the model's own mask hides", "warning"), *untrusted(own_note)
-    return ours("hides nothing here that the model's own mask shows", "warning") if mask.hides is False else ()
+    if mask.hides is False:
+        return ours("hides nothing here that the model's own mask shows", "warning")
+    return ()
 
 
 def describe_used(mask: MaskUse) -> str:
     """Describe the mask, with the tokens that it hides."""
-    return mask.used if mask.hidden is None else f"{mask.used}, with '{mask.hidden}' hidden"
+    if mask.hidden is None:
+        return mask.used
+    return f"{mask.used}, with '{mask.hidden}' hidden"
 
 
 def short_path(name: str) -> str:
@@ -295,7 +299,9 @@ def head_name(head: HeadReport) -> str:
         return f"L{layer}H{which}"
     if layer == which:
         return "mean of layers and heads"
-    return f"L{layer}, mean of heads" if which == "mean" else f"H{which}, mean of layers"
+    if which == "mean":
+        return f"L{layer}, mean of heads"
+    return f"H{which}, mean of layers"
 
 
 def _row_facts(text: TextReport, head: HeadReport) -> list[str]:

@@ -136,9 +136,9 @@ def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) 
     display = state.place.display
     if display != "roles":
         head_number = _of_display(scene, display)
-        return (
-            ("", DIM) if head_number is None else head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
-        )
+        if head_number is None:
+            return ("", DIM)
+        return head_number.made(ink, lambda: _numbers(ink, head_number))[layer][head]
     index = -1 if roles is None else int(roles.main[layer, head])
     if roles is None or index < 0:
         return "?", DIM
@@ -201,7 +201,11 @@ def _layer(layer: int | str) -> str:
 
 
 def _head(head: int | str, width: int) -> str:
-    return str(head)[:width] if head == "mean" else f"H{head}" if width > 3 else str(head)
+    if head == "mean":
+        return str(head)[:width]
+    if width > 3:
+        return f"H{head}"
+    return str(head)
 
 
 def _of_display(scene: Scene, display: str) -> HeadNumber | None:

@@ -82,7 +82,9 @@ class Ink:
 
     def role(self, colour: str, strength: float) -> Style:
         """Return the colour of a role."""
-        return role_style(colour, strength, self.colours, self.surface) if self.colours else PLAIN
+        if self.colours:
+            return role_style(colour, strength, self.colours, self.surface)
+        return PLAIN
 
     @property
     def bar(self) -> Style:
@@ -98,7 +100,9 @@ def _spelled(text: str, origin: Origin, ascii: bool) -> str:
 
 @lru_cache(maxsize=1024)
 def _cell(step: int, signed: bool, colours: int, surface: Surface) -> Style:
-    return PLAIN if step < 0 or not colours else ramp_style(step / _STEPS, signed, colours, surface)
+    if step < 0 or not colours:
+        return PLAIN
+    return ramp_style(step / _STEPS, signed, colours, surface)
 
 
 @lru_cache(maxsize=16384)
@@ -212,7 +216,9 @@ def cells_wide(line: Sequence[Segment]) -> int:
 
 def bar(share: float, width: int, *, ascii: bool = False) -> str:
     """Draw a bar of a share of `width` cells."""
-    return "#" * round(max(0.0, min(1.0, share)) * width) if ascii else bar_text(share, width)
+    if ascii:
+        return "#" * round(max(0.0, min(1.0, share)) * width)
+    return bar_text(share, width)
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -102,7 +102,9 @@ class RowPanel:
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
-        return Action("goto", replace(state.place.spot, key=self._keys[y])) if y in self._keys else None
+        if y in self._keys:
+            return Action("goto", replace(state.place.spot, key=self._keys[y]))
+        return None
 
 
 def _heading(state: WalkState, scene: Scene, query: int, head: WalkHead | None, width: int) -> Line:

@@ -134,7 +134,9 @@ class WalkState:
             return None
         unit = scene.units[(scene.units.index(scene.unit) + 1) % len(scene.units)]
         other = self.source.scene(replace(self.variant(), unit=unit))
-        return None if other is None else (unit, lambda spot: regrouped(spot, scene, other))
+        if other is None:
+            return None
+        return (unit, lambda spot: regrouped(spot, scene, other))
 
     def _followed(self) -> Spot | None:
         """Return the cell that the one under the cursor leads to: its key's row, in the layer below.

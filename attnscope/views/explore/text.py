@@ -106,7 +106,9 @@ def _style(state: WalkState, piece: _PlacedText, shades: list[int]) -> Style:
     if piece.query >= 0 and piece.query == state.place.spot.query:
         return CURSOR
     if piece.key >= 0 and shades[piece.key] > 0:
-        return state.ink.cell(shades[piece.key], signed=False) if state.ink.colours else BOLD
+        if state.ink.colours:
+            return state.ink.cell(shades[piece.key], signed=False)
+        return BOLD
     return piece.style
 
 
@@ -114,6 +116,8 @@ def _pieces(state: WalkState, span: Span, token: bool) -> list[str]:
     """Split a text into pieces that are kept together on a line."""
     if token:
         name = state.ink.name(span)
-        return [name.replace("␣", " ").strip(" ") or name] if span.text.strip() else [name]
+        if span.text.strip():
+            return [name.replace("␣", " ").strip(" ") or name]
+        return [name]
     words = filter(None, re.split("([\n ])", span.text))
     return [word if word in ("\n", " ") else state.ink.name(Span(word, origin="untrusted")) for word in words]

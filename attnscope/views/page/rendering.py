@@ -52,12 +52,16 @@ def _items(text: parts.Text) -> list[Element]:
 
 
 def _cell(cell: Any) -> list[Element]:
-    return _items(cell) if isinstance(cell, parts.Text) else spans_of(parts.joined(cell))
+    if isinstance(cell, parts.Text):
+        return _items(cell)
+    return spans_of(parts.joined(cell))
 
 
 def _facts(facts: parts.Facts, _container: Container) -> list[Node]:
     lines = [element("div", element("dt", name), element("dd", *_cell(value))) for name, value in facts.lines]
-    return [element("dl", *lines, look="facts", style=_indented(facts.indent))] if lines else []
+    if lines:
+        return [element("dl", *lines, look="facts", style=_indented(facts.indent))]
+    return []
 
 
 def _table(table: parts.Table, _container: Container) -> list[Node]:

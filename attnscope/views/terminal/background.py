@@ -80,4 +80,6 @@ def _read(terminal: int) -> bytes:
 
 def chosen_background(*, on_terminal: bool) -> Sequence[int]:
     """Return the background to draw on: that of the terminal, or of what COLORFGBG names for a file or a pipe."""
-    return terminal_background() if on_terminal else named_background(os.environ.get("COLORFGBG", ""))
+    if on_terminal:
+        return terminal_background()
+    return named_background(os.environ.get("COLORFGBG", ""))

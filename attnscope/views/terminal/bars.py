@@ -150,7 +150,11 @@ def _other(row: Sequence[Bar] | None, unlisted: tuple[str, str] | None) -> str:
     """Return the placeholder for an empty row, or for unlisted sources."""
     if unlisted:
         return f"    {unlisted[0]}"
-    return f"  {MASKED}" if row is None else "" if row else f"  {NOTHING}"
+    if row is None:
+        return f"  {MASKED}"
+    if row:
+        return ""
+    return f"  {NOTHING}"
 
 
 def bar_text(share: float, cells: int) -> str:

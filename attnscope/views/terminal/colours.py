@@ -58,7 +58,9 @@ def _style(step: int, signed: bool, colours: int, surface: Surface) -> Style:
     light = needs_black(bytes.fromhex(surface.background))
     names = (_MORE_16 if more else _LESS_16)[light].split(" ")
     name = names[min(len(names) - 1, int(size * len(names)))]
-    return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black") if name else Style()
+    if name:
+        return Style(bgcolor=name, color="bright_white" if name in _DARK_16 else "black")
+    return Style()
 
 
 @lru_cache(maxsize=8)
@@ -136,4 +138,6 @@ def cell_shade(fraction: float, signed: bool, shades: str = SHADES, minus: str =
     if not signed:
         return shade(fraction, shades) * 2
     size = shade(abs(2 * fraction - 1), shades)
-    return "  " if size == " " else ("+" if fraction > 0.5 else minus) + size
+    if size == " ":
+        return "  "
+    return ("+" if fraction > 0.5 else minus) + size

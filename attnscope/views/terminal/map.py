@@ -143,8 +143,14 @@ def _pixel(screen: Screen, picture: Picture, values: list[float]) -> tuple[str, 
 def half_blocks(upper: Color | None, lower: Color | None = None) -> tuple[str, Style | str]:
     """Return a character whose halves have two colours; None for the background of the terminal."""
     if upper and lower:
-        return (" ", Style(bgcolor=upper)) if upper == lower else (_UPPER, Style(color=upper, bgcolor=lower))
-    return (_UPPER, Style(color=upper)) if upper else (_LOWER, Style(color=lower)) if lower else (" ", "")
+        if upper == lower:
+            return (" ", Style(bgcolor=upper))
+        return (_UPPER, Style(color=upper, bgcolor=lower))
+    if upper:
+        return (_UPPER, Style(color=upper))
+    if lower:
+        return (_LOWER, Style(color=lower))
+    return (" ", "")
 
 
 def colour_on(screen: Screen, scale: Scale | LogScale, weight: float) -> Color | None:

@@ -231,7 +231,11 @@ def lay_out(screen: Screen, stage: Panel, *, percent: bool = False) -> Layout:
 
 def _percentage(weight: float) -> str:
     """Write a weight as a percentage, of as many digits as one of two decimals."""
-    return MASKED if isnan(weight) else f"{100 * weight:.0f}" if weight else NO_WEIGHT
+    if isnan(weight):
+        return MASKED
+    if weight:
+        return f"{100 * weight:.0f}"
+    return NO_WEIGHT
 
 
 def _without_zero(text: str) -> str:
@@ -240,7 +244,9 @@ def _without_zero(text: str) -> str:
         return text
     if text.startswith("0."):
         return text[1:]
-    return text[:-1] if text.startswith(("1.", NO_WEIGHT)) and len(text) > len("1.0") else text
+    if text.startswith(("1.", NO_WEIGHT)) and len(text) > len("1.0"):
+        return text[:-1]
+    return text
 
 
 def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:

@@ -72,7 +72,9 @@ class Screen:
 
     def ramp(self, place: float, *, signed: bool = False) -> Style:
         """Return the style at a place from 0 to 1 of a ramp; plain without colours."""
-        return ramp_style(place, signed, self.colours, self.surface) if self.colours else Style()
+        if self.colours:
+            return ramp_style(place, signed, self.colours, self.surface)
+        return Style()
 
     @cached_property
     def bar(self) -> Style:
@@ -98,7 +100,9 @@ class Screen:
     def _style(self, look: Look, colour: str, shade: float | None) -> str | Style:
         if not self.colours or not (colour or shade is not None):
             return STYLES[look]
-        return role_style(colour, 1.0, self.colours, self.surface) if colour else self.ramp(shade or 0.0)
+        if colour:
+            return role_style(colour, 1.0, self.colours, self.surface)
+        return self.ramp(shade or 0.0)
 
     def put(self, renderable: RenderableType, width: int = 0) -> None:
         """Print; a line that is wider than the console is wrapped, and trailing blanks are left out.

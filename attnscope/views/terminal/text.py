@@ -80,7 +80,9 @@ def _value(screen: Screen, value: parts.Cell | parts.OneLine, left: int) -> Text
     if not isinstance(value, parts.OneLine):
         value_text = cell_text(screen, value, screen.width - left)
         prose = not isinstance(value, parts.Text) and screen.width > screen.line
-        return Text("\n").join(value_text.wrap(screen.console, screen.line - left)) if prose else value_text
+        if prose:
+            return Text("\n").join(value_text.wrap(screen.console, screen.line - left))
+        return value_text
     lead = screen.plain(value.lead)
     text = screen.plain(value.text)
     after = screen.text(value.after)

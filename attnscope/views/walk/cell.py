@@ -189,7 +189,9 @@ def sum_text(cell: CellNumbers) -> str:
     """Return the sum that the softmax divides by; empty if it is not known."""
     if cell.log_sum is None:
         return ""
-    return formatted(exp(cell.log_sum), ".4g") if cell.log_sum < 700 else f"e^{number_text(cell.log_sum, 2)}"
+    if cell.log_sum < 700:
+        return formatted(exp(cell.log_sum), ".4g")
+    return f"e^{number_text(cell.log_sum, 2)}"
 
 
 def unlisted(head: WalkHead, query: int) -> float | None:
@@ -270,4 +272,6 @@ def query_word(scene: Scene, query: int) -> str:
     among = sum(name.casefold() in span.text.casefold() for span in axis.names) if plain else 0
     if plain and among == 1:
         return name
-    return str(tokens[0]) if len(tokens) == 1 or scene.unit == "spans" else f"{tokens[0]}:{tokens[-1] + 1}"
+    if len(tokens) == 1 or scene.unit == "spans":
+        return str(tokens[0])
+    return f"{tokens[0]}:{tokens[-1] + 1}"

@@ -149,7 +149,9 @@ def spell_key(key: str) -> str:
     modifiers, _, last = key.rpartition("+") if len(key) > 1 else ("", "", key)
     # Names such as f1 and delete are capitalised.
     last = last.capitalize() if len(last) > 1 else last
-    return "+".join([*(part.capitalize() for part in modifiers.split("+")), last.upper()]) if modifiers else last
+    if modifiers:
+        return "+".join([*(part.capitalize() for part in modifiers.split("+")), last.upper()])
+    return last
 
 
 def spell_keys(action: KeyAction, between: str = " ") -> str:

@@ -215,7 +215,9 @@ def _cut(place: Place, cut: WalkCut, _bounds: Bounds) -> Place:
 def _find(place: Place, value: tuple[str, int | None], bounds: Bounds) -> Place:
     needle, match = value
     place = replace(place, needle=needle)
-    return place if match is None else _visit(place, replace(place.spot, query=match, key=None), bounds)
+    if match is None:
+        return place
+    return _visit(place, replace(place.spot, query=match, key=None), bounds)
 
 
 def _zoom(step: int, place: Place, _value: Any, bounds: Bounds) -> Place:

@@ -236,11 +236,15 @@ class Scene(Owner):
 
     def tokens_of(self, query: int) -> Sequence[int]:
         """Return the positions of the tokens of a row."""
-        return (self.queries.positions[query],) if self.members is None else self.members[0][query]
+        if self.members is None:
+            return (self.queries.positions[query],)
+        return self.members[0][query]
 
     def tokens_of_key(self, key: int) -> Sequence[int]:
         """Return the positions of the tokens of a column."""
-        return (self.keys.positions[key],) if self.members is None else self.members[1][key]
+        if self.members is None:
+            return (self.keys.positions[key],)
+        return self.members[1][key]
 
     def key_of_source(self, source: int) -> int | None:
         """Return the index of the key that a source is; None if it is no column."""
@@ -248,7 +252,9 @@ class Scene(Owner):
 
     def query_of_key(self, key: int) -> int | None:
         """Return the index of the query that a key is; None if it is no row, or of another text."""
-        return self.queries.places.get(self.keys.positions[key]) if self.aligned else None
+        if self.aligned:
+            return self.queries.places.get(self.keys.positions[key])
+        return None
 
 
 class Source:

@@ -47,7 +47,9 @@ def window(
     k1 = min(columns.stop * zoom, n_keys)
     if q1 > q0 and head.holds(stage, q0, q1 - 1):
         cells = head.stages[stage][q0 - head.start : q1 - head.start, k0:k1]
-        return Window(cells, "exact") if zoom == 1 else Window(_pool(cells, zoom, stage), "pooled")
+        if zoom == 1:
+            return Window(cells, "exact")
+        return Window(_pool(cells, zoom, stage), "pooled")
     if stage == "weights" and zoom > 1 and head.map is not None:
         return Window(_of_map(head, range(q0, q1, zoom), range(k0, k1, zoom), (q1, k1)), "map")
     if stage == "weights" and zoom == 1 and head.sources is not None:
