@@ -79,7 +79,7 @@ def test_a_screen_names_padding_and_ranks_nothing_for_it(tmp_path, capsys):
     assert "padding  2 tokens" in first
     assert "on special tokens" not in first
     matrix, ranking = first.split("top contributors")
-    assert len(re.findall(r"^4 \(pad\) .* 0      0$", matrix, re.MULTILINE)) == 1
+    assert len(re.findall(r"^4 \(pad\) .* ·      ·$", matrix, re.MULTILINE)) == 1
     assert "(pad)" not in ranking
     assert main([*asked, "--format", "json"]) == 0
     damaged = json.loads(capsys.readouterr().out)
