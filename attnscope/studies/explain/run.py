@@ -58,10 +58,13 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         engine.forward(batch, {layer: [capture]}, lambda done, total: session.on_progress("attending", done, total))
     origin: ModelOrigin | GivenOrigin = GivenOrigin(capture, "as attention received it" if source.runs else "given")
     rest: tuple[list[Vector], list[ArithmeticCheck]] = ([], [])
+    notes = list(text_plan.notes)
     if isinstance(capture, HeadCapture) and modules is not None:
         origin = ModelOrigin(run.dtype, text_plan, modules.stack, capture, batch.tokens.ids)
         own_block = modules.whole_block is not None and batch.context is None and run.what_if == "stack"
-        if own_block and not model.stream and capture.sees_keys:
+        if own_block and model.stream:
+            notes.append("what follows attention in the layer is left out, as weights are read again in every pass")
+        elif own_block and capture.sees_keys:
             # A pass of its own: one that also needs the layer's output sums the scores in another order than run does.
             with capture.capturing_rest():
                 engine.run_blocks(batch, layer, lambda *_block: None)
@@ -70,7 +73,6 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         raise _changed_scores()
     mask = describe_mask_use(source, run, engine.describe_mask(), plan.text_plans, plan.matrices)
     here = describe_mask_use(source, run, engine.describe_layer_mask(layer)).used
-    notes = list(text_plan.notes)
     if source.runs and modules is None:
         notes.append("steps before queries and keys are shown of architectures that attnscope runs itself")
     about = {
