@@ -55,7 +55,7 @@ def test_a_text_of_20000_tokens_takes_no_matrix(length, by_channel, delta, pool)
     recorder = LayerRecorder(RunConfig((), top=3), [text], 0, [1], lambda: None)
     with Largest() as largest, torch.inference_mode():
         recorder.record(inputs)
-    assert largest.elements < length * length / 40
+    assert largest.elements < 500 * length  # linear: a matrix would have length × length
     (kept,) = recorder.kept
     matrix = kept["matrix"][0].astype(np.float64)
     values = inputs.v[0, 1].double().numpy()
