@@ -53,7 +53,7 @@ TOPICS = {
     ),
     "masks": Topic(
         "Which keys a query may attend to",
-        ("mask", "what_if", "hide"),
+        ("mask", "what_if", "scale", "hide"),
         """
         Without {mask}, the model's own mask applies. Another mask is a what-if, and every screen says so. {what_if}
         stack runs the whole model under the new mask; same-scores applies it to the scores that the model computed

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     """Open the model of a run with its engine; a tokenizer of words takes its vocabulary from the texts."""
     if run.qkv is not None:
+        if run.scale is not None:
+            hint = "say it beside the queries and keys, as their member scale"
+            raise UsageError("applies to a model", where=arg("scale"), hint=hint)
         return open_arrays(from_file(Path(run.qkv)), run)
     if run.engine != "auto":
         return ENGINES[run.engine](run, texts)
@@ -82,7 +87,7 @@ def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
         if value:
             hint = f"remove it; it applies to the config.json of a {arg('model')}"
             raise UsageError("a TOML stack has no config.json", where=name, hint=hint)
-    return _from_stack(read_stack(find_config(run.config)), run.config, texts)
+    return _from_stack(read_stack(find_config(run.config)), run, texts)
 
 
 ENGINES = {"native": open_native, "transformers": open_transformers}  # what opens the models of each
@@ -97,6 +102,7 @@ def _from_folder(run: RunConfig) -> ModelSource:
     absent_keys = absent_key_notes(run.ignore_key, folder.config)
     described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
     family, config, folder = described.family, described.config, replace(folder, config=described.raw)
+    config = _rescaled(config, run)
     config, matrices = separate_head(family, config, folder.tensors, folder.replaced, where)
     added = {name: replace(folder.replaced[embedding], name=name) for name, embedding in matrices.items()}
     folder = replace(folder, tensors=folder.tensors | added)
@@ -141,11 +147,16 @@ def _predicts(config: ModelConfig) -> PredictionKind | None:
     return "next" if left_to_right else "masked"
 
 
-def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInput]) -> ModelSource:
+def _rescaled(config: ModelConfig, run: RunConfig) -> ModelConfig:
+    """Return the config with the factor of scores that the run asks for."""
+    return config if run.scale is None else structs.replace(config, scale=run.scale)
+
+
+def _from_stack(described: StackDescription, run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     file = described.file
     tokenizer = _tokenizer(described, texts)
     # A text without words is refused when it is tokenized.
-    config = described.config(max(1, tokenizer.vocab_size))
+    config = _rescaled(described.config(max(1, tokenizer.vocab_size)), run)
     weights = None if file.weights is None else open_weights(described.path.parent / file.weights)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
@@ -160,7 +171,7 @@ def _from_stack(described: StackDescription, name: str, texts: Iterable[TextInpu
 
     digest = sha256(described.data + (weights.fingerprint.encode() if weights else b"")).hexdigest()[:16]
     return ModelSource(
-        name=as_unicode(name),
+        name=as_unicode(str(run.config)),
         family="config",
         config=config,
         predicts=_predicts(config),

@@ -33,6 +33,7 @@ class EngineSettings:
     all_outputs: bool = False  # compute the output of every layer, also of the last one that runs
     padded_rows: bool = False
     variants: Sequence[Variant] = ()  # cuts of each text of a batch; empty for none
+    scale: float | None = None  # factor of scores in every layer in place of the model's own
 
 
 @dataclass(frozen=True)

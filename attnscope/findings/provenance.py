@@ -50,6 +50,7 @@ class Provenance(msgspec.Struct, frozen=True):
             request; `notes` tells them apart.
         layer_kinds: The kinds of the paths of every layer, such as `[["gated delta"], ["softmax"]]`; empty if every
             layer is one path of attention over tokens.
+        scale: Factor of scores that every layer had in place of the model's own; None for its own.
         details: Routine facts on how the model was found and read, such as options stored in tokenizer.json that are
             not used; screens show them with `--verbose`.
     """
@@ -75,6 +76,7 @@ class Provenance(msgspec.Struct, frozen=True):
     ignored_keys: list[str] = []
     details: list[str] = []
     layer_kinds: list[LayerPaths] = []
+    scale: float | None = None
 
     @property
     def attending(self) -> Sequence[int]:

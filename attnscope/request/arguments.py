@@ -153,6 +153,11 @@ def real(
     return read
 
 
+def scale(text: Any) -> float:
+    """Return a factor of scores; 1 for `none`."""
+    return 1.0 if text == "none" else real(arg("scale"), "a number above 0, or none", positive=True)(text)
+
+
 def tolerance(option: str) -> Callable[[Any], float]:
     """Return a reader for a tolerance."""
     return real(option, "a number, 0 or more", hint="use a number such as 1e-5")

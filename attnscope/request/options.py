@@ -246,6 +246,8 @@ _OUTPUT = (
 STRICT = Option("strict", SHOW, "Exit with 1 if what stands above the numbers changes how they are read: random "
     "weights, unknown words, a truncated text, a mask that hides nothing, or a note on the model.")
 _OUTPUT_OF_CHECKS = tuple(option for option in _OUTPUT if option.name != "open")
+SCALE = Option("scale", COMPUTE, "What if every layer multiplied its scores by X in place of the model's own factor? "
+    "none multiplies by 1.", arguments.scale, "X|none")
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
 
 
@@ -280,7 +282,7 @@ RAN_WITHOUT = _grouped(CUTS, COMPUTE, "Show the attention of the model without a
     "it←animal), written as for ablate, which shows what changes. Repeatable.", brief="")
 RUN = (
     *TEXTS, *THE_MODEL,
-    *SELECTION[:-2],
+    *SELECTION[:6], SCALE, *SELECTION[6:-2],
     BY_LOGIT, SPECIAL, SPANS, RAN_WITHOUT, POOLED,
     Option("measure", COMPUTE, "Show how much each token contributes to every token over {layer}, instead of the "
         "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout. With "
@@ -312,7 +314,7 @@ COMPARED_STAGES = replace(STAGE, help=f"Stages that {{tolerance}} compares and j
 COMPARE = (
     *_compared(TEXTS, "text", "chat"),
     *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
-    *_compared((*SELECTION[:7], COMPARED_STAGES, *SELECTION[8:]), "mask", "hide", "layer", "head"),
+    *_compared((*SELECTION[:6], SCALE, SELECTION[6], COMPARED_STAGES, *SELECTION[8:]), "mask", "hide", "layer", "head"),
     SPANS, POOLED,
     Option("summary", SHOW, "Show only how much weight moves in each head, of all layers and heads unless selected.",
         brief="Only how much weight moves in each head."),
@@ -336,7 +338,7 @@ EXPLAIN = (
         brief="Head, in the same form."),
     number("top", COMPUTE, 1, "Keys to show, largest weight first; default: 16 in a terminal, all in json.",
         metavar="K", brief="Keys to show, largest weight first."),
-    SPANS, MASK, WHAT_IF, HIDE,
+    SPANS, MASK, WHAT_IF, SCALE, HIDE,
     *_shown("Decimal places in tables; json is exact.", "4"), STRICT,
     *THE_MACHINE,
 )

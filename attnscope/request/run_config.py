@@ -56,6 +56,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     qkv: str | None = None
     mask: tuple[MaskTerm, ...] = (Own(),)  # terms of the mask expression; Own is the model's
     what_if: WhatIf = "stack"  # with `qkv` always `same-scores`
+    scale: float | None = None  # factor of scores in place of the model's own
     hide: PositionSelection | None = None
     score_mod: ScoreFunction | None = None  # Python function of scaled scores; None for none
     layer: IndexSelection = AUTO
@@ -261,12 +262,14 @@ class PairArguments(CallArguments, total=False):
     Attributes:
         pair: The second segment, for an encoder; for several texts, one for each.
         what_if: What a different mask applies to: the whole `stack`, or only the softmax over the `same-scores`.
+        scale: A factor of the scores of every layer in place of the model's own; `none` for 1.
         score_mod: A function of a scaled score and of text, head, query and key, as the `score_mod` of FlexAttention,
             that returns the score to use instead; None for none.
     """
 
     pair: str | Sequence[str | None] | None
     what_if: WhatIf
+    scale: float | Literal["none"] | None
     score_mod: Callable[..., Any] | None
 
 

@@ -153,7 +153,7 @@ class Session:
 
 def _model_key(run: RunConfig) -> tuple[object, ...]:
     opened = run.engine, run.model, run.qkv, run.config, run.adapter, run.tokenizer, run.part, run.dtype
-    return *opened, run.ignore_key, run.trust_config
+    return *opened, run.ignore_key, run.trust_config, run.scale
 
 
 def inspect(
@@ -341,6 +341,7 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
         encoder_texts=_encoder_texts(plan, device),
         padded_rows=plan.run.show_padding,
         variants=cut_variants(plan),
+        scale=plan.run.scale,
     )
     return batch, model.under(settings)
 
@@ -458,6 +459,7 @@ def _under_own_mask(plan: RunPlan, batch: "Batch", model: "LoadedModel") -> "Eng
             encoder_texts=_encoder_texts(plan, batch.tokens.real.device),
             padded_rows=plan.run.show_padding,
             variants=cut_variants(plan),
+            scale=plan.run.scale,
         )
     )
 
@@ -666,6 +668,7 @@ def provenance(
         values=values,
         versions={name: version(name) for name in source.libraries},
         ignored_keys=list(source.ignored_keys),
+        scale=run.scale,
         layer_kinds=list(source.config.layer_kinds),
         weights_hash=hash_weights(source.folder) if run.hash_weights and source.folder is not None else None,
         tokenizer=None if source.tokenizer_name is None else as_unicode(source.tokenizer_name),

@@ -37,6 +37,7 @@ VALUES = {
     "mask": [("own", "own"), ("causal", "causal"), ("causal+window:2", "causal+window:2"), ("block:3", "block:3")],
     "hide": [(None, None), (None, "none"), (0, "0"), (["bank", -1], '"bank",-1')],
     "what_if": [("stack", "stack"), ("same-scores", "same-scores")],
+    "scale": [("none", "none"), (0.25, "0.25")],
     "stages": [(STAGES, ",".join(STAGES)), ("weights", "weights"), ([], "none"),
                (["output", "scores"], "scores,output")],
     "top": [(0, "0"), (2, "2"), (7, "7")],

@@ -76,6 +76,7 @@ ARGUMENTS = {
     "mask": "causal",
     "compare mask": "own --mask causal",
     "what_if": "same-scores --mask causal",
+    "scale": "0.5",
     "compare what_if": "same-scores --mask own --mask causal",
     "hide": "the",
     "heads hide": "the --key bank",

@@ -127,6 +127,7 @@ class TransformersEngine:
                 tile_elements=self.settings.tile_elements,
                 cuts=cuts,
             )
+            inputs = self._rescaled(inputs)
             masked = self._masked(inputs, pad)
             if self.settings.same_scores and masked is not inputs:
                 output = show(replace(inputs, unselective=None), observed=masked.spec.mask)
@@ -168,6 +169,12 @@ class TransformersEngine:
         """Return hidden states as they are: the model has normed them."""
         return hidden
 
+    def _rescaled(self, inputs: AttentionInputs) -> AttentionInputs:
+        """Return one layer's attention with the factor of scores that was asked for."""
+        if self.settings.scale is None:
+            return inputs
+        return replace(inputs, spec=replace(inputs.spec, scale=self.settings.scale))
+
     def _masked(self, inputs: AttentionInputs, pad: Mask) -> AttentionInputs:
         """Return one layer's attention with the mask that was asked for."""
         own = inputs.spec.mask
@@ -208,6 +215,9 @@ class TransformersEngine:
             return model(**inputs, **more)
 
     def continuation(self) -> "TransformersContinuation":
+        if self.settings.scale is not None:
+            hint = f"remove {arg('generate')}, or {arg('scale')}"
+            raise UsageError("transformers continues texts with the model's own factor", where=arg("scale"), hint=hint)
         return TransformersContinuation(self.loaded)
 
     def show_mixing(self, batch: Batch, observe: Mapping[int, Callable[[MixingInputs], None]]) -> None:
@@ -240,7 +250,7 @@ class TransformersEngine:
             if part != self.loaded.chosen:
                 return attended(inputs), None
             _check_sizes(inputs, (len(inputs.q), n, n))
-            inputs = self._masked(inputs, pad)
+            inputs = self._masked(self._rescaled(inputs), pad)
             return _required(hooks.attend(inputs)), inputs.spec.mask
 
         runner = BlockRerunner(self.loaded.model, attend_for, last, observe)

@@ -116,6 +116,9 @@ def report_header(
     if provenance.family != "weights":
         lines.append(("mask", describe_mask(mask, own_mask_name(provenance))))
         lines += [("", effect)] if (effect := effect_of_mask(mask)) else []
+    if provenance.scale is not None:
+        replaced = f"scores × {provenance.scale:g} in every layer, in place of the model's own factor"
+        lines.append(("scale", ours(replaced, "warning")))
     if cuts:
         lines.append(("cut", (*untrusted(", ".join(cuts), "warning"), Span("; removed in this run"))))
     if settings.verbose and mask.what_if in _EXPLAINED:
