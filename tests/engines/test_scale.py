@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +13,9 @@ from transformers import AutoModel
 import attnscope
 from attnscope.base.errors import UsageError
 from attnscope.cli import main
+from attnscope.engines.protocol import EngineSettings
+from attnscope.engines.transformers.engine import TransformersEngine
+from attnscope.request.masks.terms import Own
 from tests.helpers.reference_smollm2 import open_reference
 
 TEXT = "The bank by the river was eroded"
@@ -84,3 +87,9 @@ def test_where_it_does_not_reach_it_is_refused(minilm: Path, tmp_path: Path) -> 
     np.savez(tmp_path / "qkv.npz", **arrays)
     with pytest.raises(UsageError, match="scale: applies to a model"):
         attnscope.inspect(qkv=tmp_path / "qkv.npz", scale=0.5)
+
+
+def test_a_text_that_transformers_continues_keeps_its_factor() -> None:
+    engine = TransformersEngine(cast(Any, None), EngineSettings((Own(),), scale=0.5))
+    with pytest.raises(UsageError, match="scale: transformers continues texts with the model's own factor"):
+        engine.continuation()

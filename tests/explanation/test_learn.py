@@ -252,3 +252,20 @@ def test_keys_answer_change_and_finish_a_lesson(tmp_path, lesson, capsys):
     assert read_progress() == {"scale": {"right": 1, "questions": 2}}
     assert main(["learn"]) == 0
     assert "done, 1 of 2 right" in capsys.readouterr().out
+
+
+@pytest.mark.unix
+def test_keys_change_something_at_the_question_too(tmp_path):
+    terminal = PseudoTerminal("learn", "scale", size=(80, 40), XDG_CONFIG_HOME=str(tmp_path))
+    try:
+        terminal.wait_for(b"your answer")
+        terminal.press(b"t")
+        terminal.wait_for(b"now: temperature 0.5")
+        terminal.wait_for(b"your answer")
+        terminal.press(b"w")
+        terminal.wait_for(b"word to replace")
+        terminal.press(b"lake\r")
+        terminal.wait_for(b"now: nothing, since 'lake' is none of its words: The bank by the river")
+        terminal.press(b"q")
+    finally:
+        terminal.close()
