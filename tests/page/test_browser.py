@@ -511,6 +511,7 @@ def test_the_lens_shows_a_cell_in_every_head(open_page, pages):
                 else:
                     assert number(said.split()[-1]) == pytest.approx(known[layer, head], rel=0.06, abs=5.1e-3)
         page.keyboard.press("a")
+        assert shows(page, "document.activeElement.id", "lens-first")
         page.keyboard.press("2")
         assert shows(page, "document.querySelector('#where').textContent", listed[1][0])
         page.evaluate(f"location.hash = '#head=L1H1&query={cells[0][0]}&stage=weights'")  # the row: no sink, not itself
