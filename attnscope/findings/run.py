@@ -10,6 +10,7 @@ from attnscope.findings.arrays import along
 from attnscope.findings.attribution import Attribution
 from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.heads import Heads
+from attnscope.findings.images import ImageGrid
 from attnscope.findings.merge_pieces import TextWords, WordWeights, merge_weights, words_of
 from attnscope.findings.mixing import Mixing
 from attnscope.findings.predictions import Prediction
@@ -58,6 +59,7 @@ class TextReport(TokenizedText, frozen=True):
         words: The words that rows and columns are tokens of (`--words`); None unless requested.
         position_ids: Position ids that the model was given (`--input-ids`); None for those that it counts itself.
         mixing: What layers without softmax gave; None unless such layers were selected.
+        images: The pictures among the tokens (`--image`), each with the token of every patch; empty for a text without.
     """
 
     index: int
@@ -77,6 +79,7 @@ class TextReport(TokenizedText, frozen=True):
     words: TextWords | None = None
     position_ids: list[int] | None = None
     mixing: Mixing | None = None
+    images: list[ImageGrid] = []
 
     def axis_lengths(self) -> dict[str, int]:
         """Return the lengths of axes that all heads share."""

@@ -1,0 +1,146 @@
+"""Pictures as grids of tokens, as plain data, and the shares of a row of weights that fall on them.
+
+A token of a picture is a place. Its name, which is both its piece and its text, says where it is: `image:3,4` is in row
+3 and column 4 of the grid, `image[1]:3,4` in that of the second of several pictures, and `thumbnail:3,4` in that of a
+small copy of the whole picture, which some models see beside its tiles. `cls`, `register:0` and `distillation` are
+tokens that a vision model adds to its patches.
+"""
+
+import re
+import struct
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from attnscope.base.errors import AttnscopeError
+from attnscope.findings.arrays import Array, Places, along
+from attnscope.findings.tokens import Token
+
+CLS = "cls"
+_REGISTER = re.compile(r"register:[0-9]+")
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_ROWS_ABOVE = 2  # PNG's filter "up": each byte is stored less the one above it
+
+
+class ImageGrid(msgspec.Struct, frozen=True):
+    """A picture, or a thumbnail of it, as the grid of its tokens.
+
+    Tiles of a picture are one grid: their patches are in the rows and columns that they have in the whole picture.
+
+    Attributes:
+        name: File of the picture; `image 0` and so on for one that was in memory.
+        image: Number of the picture in its text, from 0.
+        of: How many pictures the text has.
+        tokens: Position of the token of every patch; −1 for a patch without a token.
+        png: The picture as the model saw it, after resizing and cropping, as a PNG: 8-bit RGB, every row with the
+            filter `up`. All patches of the grid have the same size in it.
+        thumbnail: Whether it is a small copy of the whole picture, beside the grid of its tiles.
+        frame: Number of the frame of a video, from 0; null for a picture.
+    """
+
+    name: str
+    image: int
+    of: int
+    tokens: Annotated[Places, along("patch row", "patch column", positions="token", or_none=True)]
+    png: bytes
+    thumbnail: bool = False
+    frame: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        rows, columns = self.tokens.shape
+        return rows, columns
+
+    @property
+    def pixels(self) -> Array:
+        """The picture, (height, width, 3), uint8."""
+        return decode_png(self.png)
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its tokens start with, such as `image` or `image[1]`."""
+        name = "thumbnail" if self.thumbnail else "image" if self.frame is None else f"frame[{self.frame}]"
+        return f"{name}[{self.image}]" if self.of > 1 else name
+
+    def patch_name(self, row: int, column: int) -> str:
+        """Return the name of the token of a patch."""
+        return f"{self.prefix}:{row},{column}"
+
+
+def row_shares(weights: Array, grids: Sequence[ImageGrid], tokens: Sequence[Token]) -> dict[str, Array]:
+    """Return the shares of rows of weights on each kind of token; kinds without a token are left out.
+
+    The kinds, in order: each grid by its prefix, such as `image`; `cls`; `registers`; `special` for all other special
+    tokens; `text` for the rest. Every token is of one kind, so that the shares of a row sum to what its weights do,
+    which is 1 unless the model has a sink that is no token. Nothing is rescaled: the map on a picture is
+    `weights[..., grid.tokens]` (0 where that is −1), whose sum is the share of its grid.
+
+    Args:
+        weights: Weights on all of the tokens, (…, tokens).
+        grids: The pictures of the text.
+        tokens: Its tokens.
+    """
+    kinds = {grid.prefix: grid.tokens[grid.tokens >= 0] for grid in grids}
+    on_grid = {int(position) for positions in kinds.values() for position in positions}
+    others: dict[str, list[int]] = {CLS: [], "registers": [], "special": [], "text": []}
+    for position, token in enumerate(tokens):
+        if position not in on_grid:
+            others[_kind(token)].append(position)
+    kinds |= {kind: np.array(positions, dtype=np.int64) for kind, positions in others.items()}
+    return {kind: weights[..., positions].sum(-1) for kind, positions in kinds.items() if len(positions)}
+
+
+def _kind(token: Token) -> str:
+    if token.piece == CLS:
+        return CLS
+    if _REGISTER.fullmatch(token.piece):
+        return "registers"
+    return "special" if token.special else "text"
+
+
+def map_of(weights: Array, grid: ImageGrid) -> Array:
+    """Return rows of weights, (…, tokens), as maps on a picture, (…, rows, columns); 0 for a patch without a token."""
+    of_patches: Array = np.where(grid.tokens < 0, 0, weights[..., grid.tokens])
+    return of_patches
+
+
+def encode_png(pixels: Array) -> bytes:
+    """Return pixels, (height, width, 3), uint8, as a PNG."""
+    height, width, _ = pixels.shape
+    rows = np.full((height, 1 + width * 3), _ROWS_ABOVE, dtype=np.uint8)
+    rows[:, 1:] = np.diff(pixels.reshape(height, -1), axis=0, prepend=np.zeros((1, width * 3), dtype=np.uint8))
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(rows.tobytes(), 6)),
+        (b"IEND", b""),
+    ]
+    return _SIGNATURE + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+
+
+@lru_cache(maxsize=8)
+def decode_png(png: bytes) -> Array:
+    """Return the pixels of a PNG that `encode_png` wrote; refuse any other."""
+    try:
+        width, height = struct.unpack(">II", png[16:24])
+        length = int.from_bytes(png[33:37], "big")
+        size = height * (1 + width * 3)
+        inflated = zlib.decompressobj().decompress(png[41 : 41 + length], size + 1)
+        rows = np.frombuffer(inflated, dtype=np.uint8).reshape(height, 1 + width * 3)
+    except (ValueError, struct.error, zlib.error) as e:
+        raise _not_ours() from e
+    if png[:8] != _SIGNATURE or (rows[:, 0] != _ROWS_ABOVE).any() or not rows.size:
+        raise _not_ours()
+    pixels: Array = np.cumsum(rows[:, 1:], axis=0, dtype=np.uint8).reshape(height, width, 3)
+    pixels.flags.writeable = False
+    return pixels
+
+
+def _not_ours() -> AttnscopeError:
+    return AttnscopeError("the png of a picture is not one that attnscope wrote", hint="save the report again")
