@@ -12,7 +12,7 @@ from attnscope.cli.next_command import suggest_after
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
 from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
-from attnscope.studies.registry import kinds
+from attnscope.studies.registry import kind_named
 from attnscope.studies.study import TABLES, Format, Listing
 from attnscope.views.settings import Detail
 
@@ -66,7 +66,7 @@ def check_output(options: Given, command: str) -> None:
     check_not_read(options.output, files)
     # Check last whether the file exists: --force helps only then.
     check_target(options.output, force=True)
-    form = format_for(options.output, next(findings_kind for findings_kind in kinds() if findings_kind.name == command))
+    form = format_for(options.output, kind_named(command))
     if form.extra is not None:
         form.extra.require(form.ending)
     if options.format is not None and options.format != ("table" if form.drawn else form.ending[1:]):

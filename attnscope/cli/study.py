@@ -2,24 +2,25 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typer import Exit
 
 from attnscope.base.errors import Exit as Failed
 from attnscope.cli.parameters import Given, Sides
-from attnscope.studies.registry import call_of, options_of
+from attnscope.studies.registry import call_of, kind_named, options_of
 from attnscope.studies.study import Call, Request, StudyCommand, imported
 
 if TYPE_CHECKING:
-    from attnscope.request.run_config import TextInput
+    from attnscope.request.run_config import RunConfig, TextInput
+    from attnscope.run.session import Session
 
 
 def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     """Return the function behind a command, with its help."""
 
     def run(options: Given) -> None:
-        from attnscope.cli.deliver import check_output, deliver, is_table
+        from attnscope.cli.deliver import check_output, deliver, is_page, is_table
         from attnscope.cli.progress import progress
         from attnscope.cli.run_config import read_json, refuse_idle_what_if, run_config, texts_of_file
 
@@ -37,6 +38,8 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         # standard input can be read only once
         texts = [_texts(side, call, command) for _, side in (sides if axis and axis[0] == "qkv" else sides[:1])]
         found = []
+        walks = axis is None and is_page(options) and bool(kind_named(call.kind).page)
+        every_head = None
         with progress(quiet=options.quiet) as on_progress:
             for index, (label, side) in enumerate(sides):
                 of_run = Given(**{option: value for option, value in vars(side).items() if option not in command.own})
@@ -44,17 +47,29 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                 lines = lambda path: texts_of_file(path, quiet=options.quiet)  # noqa: E731
                 built_in = call.texts == "typed" and side.text is None
                 json_of = partial(read_json, quiet=options.quiet)
-                request = Request(config, vars(side), is_table(side), on_progress, None, lines, built_in, json_of)
+                session = _session(config, command, on_progress) if walks else None
+                request = Request(config, vars(side), is_table(side), on_progress, session, lines, built_in, json_of)
                 found.append((label, command.answer(request)))
+                if walks and command.every_head is not None:
+                    every_head = command.every_head(request, found[0][1])
         assert axis is None or command.joined is not None
         findings = found[0][1] if axis is None or command.joined is None else command.joined(axis[0], found)
-        deliver(findings, options, call.listing)
+        deliver(findings, options, call.listing, every_head)
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)
 
     run.__name__ = name
     run.__doc__ = command.help
     return run
+
+
+def _session(config: "RunConfig", command: StudyCommand, on_progress: Any) -> "Session":
+    """Return a session for the findings and for what a page shows beside them, so that a model is loaded once."""
+    from attnscope.request.run_config import TextInput
+    from attnscope.run.session import Session
+
+    texts = config.texts or tuple(TextInput(text) for text in imported(command.built_in))
+    return Session(texts, on_progress)
 
 
 def _texts(options: Given, call: Call, command: StudyCommand) -> "tuple[TextInput, ...]":

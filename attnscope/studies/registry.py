@@ -24,6 +24,11 @@ def kinds() -> tuple[FindingsKind, ...]:
     return tuple(findings_kind for name in STUDIES for findings_kind in study(name).kinds)
 
 
+def kind_named(name: str) -> FindingsKind:
+    """Return the kind of findings of this name."""
+    return next(findings_kind for findings_kind in kinds() if findings_kind.name == name)
+
+
 def kind_of(findings: object) -> FindingsKind:
     """Return the kind of some findings."""
     qualified_name = f"{type(findings).__module__}:{type(findings).__qualname__}"

@@ -49,7 +49,8 @@ class Display:
     # `page` is a page to walk through
     format: Format = "table"
     listing: Listing = Listing()
-    every_head: Any = None  # for a page: every head, or the roles of heads on the sides of a comparison; None for none
+    # for a page: every head of a text, or the roles of heads on the sides of a comparison; None for none
+    every_head: Any = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ class StudyCommand:
     joined: Callable[[str, Sequence[tuple[str, Any]]], Any] | None = None
     # returns whether findings are a failure (exit code 1); None if they never are
     failed: Callable[[Any], bool] | None = None
+    # returns what a page shows of every head beside the findings, or None for nothing; None if no page shows more
+    every_head: Callable[[Request, Any], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -205,25 +205,6 @@ def test_a_large_figure_is_a_picture_of_its_cells(open_page, tmp_path):
     assert struct.unpack(">II", picture[16:24]) == (140, 140)
 
 
-def test_the_line_under_roles_names_the_role(open_page, tmp_path):
-    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
-    for output in (path, exact):
-        assert main(["heads", "--draws", "2", "-o", str(output), "--quiet"]) == 0
-    survey = json.loads(exact.read_text())
-    page = open_page(path).page
-    page.locator("canvas").press("ArrowDown")
-    for head in range(4):  # of layer 1: H2 has no clear role
-        role = next((role for role in survey["roles"] if role["name"] == survey["main"][1][head]), None)
-        said = page.locator("p.cell").text_content()
-        if role is None:
-            assert said == f"L1H{head}: no clear role"
-        else:
-            assert said.startswith(f"L1H{head}: {role['title']} ")
-            assert np.float32(number(said.split()[-1])) == np.float32(role["values"][1][head])
-        page.locator("canvas").press("ArrowRight")
-    assert {None} < set(survey["main"][1])
-
-
 def test_a_page_of_the_first_version_still_opens(open_page):
     found = sorted((Path(__file__).parent / "fixtures").glob("*.html"))
     assert found

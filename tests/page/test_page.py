@@ -69,8 +69,9 @@ def test_numbers_of_heads_are_exact(tmp_path):
     for name in ("page.html", "exact.json"):
         assert main([*COMMANDS["heads"], "-o", str(tmp_path / name), "--quiet"]) == 0
     page, exact = read_page(tmp_path / "page.html"), json.loads((tmp_path / "exact.json").read_text())
-    (node,) = page.of_kind("panels")
-    np.testing.assert_array_equal(page.numbers(node["panels"][0]["matrix"]), np.array(exact["values"], np.float32))
+    (scene,) = page.of_kind("walk")[0]["scenes"]
+    assert scene["numbers"][0]["name"] == scene["display"] == "entropy"
+    np.testing.assert_array_equal(page.numbers(scene["numbers"][0]["values"]), np.array(exact["values"], np.float32))
 
 
 def test_untrusted_text_is_data(tmp_path):

@@ -36,9 +36,10 @@ function thumbnail(head: Head, theme: "light" | "dark", scale: Scale): HTMLCanva
   return canvas;
 }
 
-// Pixels around the picture, and those of a list below it.
+// Pixels around the picture, those of a list below it, and of a remark.
 const FRAME = 136;
 const LIST = 225;
+const REMARK = 60;
 
 // What a display of the heads is called.
 const TITLES: Record<string, string> = { lens: "this cell, or this row" };
@@ -56,7 +57,11 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
   const strength = roles && place.display === "roles" ? scene.store.matrix(roles.strength) : null;
   const main = strength && scene.store.raw(roles!.main);
   const role = (r: number, c: number) => Number(main![r * heads.length + c]);
+  // A head is shown on a text that shows its role; one without a role, where one is.
+  const roleText = (r: number, c: number) => (strength && roles!.texts[role(r, c)]) ?? place.spot.text;
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
+  const least = Math.min(...finite);
+  const largest = Math.max(...finite);
   const digits = digitsFor(Math.max(0, ...finite.map(Math.abs)), 2);
   const lens = useLens(scene, place.spot, place.display === "lens");
   const { query, key } = place.spot;
@@ -116,17 +121,19 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           }}
           scale={
             finite.length && !lens
-              ? { low: Math.min(...finite), high: Math.max(...finite), signed: false }
+              ? least < 0
+                ? { low: -Math.max(-least, largest), high: Math.max(-least, largest), signed: true }
+                : { low: least, high: largest, signed: false }
               : weightScale({ ...place, sinks: true }, null)
           }
           colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
           label="layers and heads"
           height={Math.max(
             stacked() ? layers.length * 17 : 150,
-            room - FRAME - (lens && !tall ? LIST : strength ? LIST : 0),
+            room - FRAME - (tall ? (strength ? REMARK : 0) : lens || strength ? LIST : 0),
           )}
           cursor={[place.spot.layer, place.spot.head]}
-          onCursor={(layer, head) => goto({ layer, head })}
+          onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head) })}
           onEnter={() => act("matrix_panel")}
           legend={shown?.name.replace("_", " ") ?? ""}
           paint={
@@ -149,10 +156,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           }
         />
         {lens && <LensList scene={scene} seen={lens} spot={place.spot} goto={goto} />}
-      </div>
-      {shown && <p class="dim small">{shown.meaning}</p>}
-      {strength && (
-        <>
+        {strength && (
           <ul class="roles">
             {roles!.names.map((name, n) => (
               <li key={name} title={roles!.meanings[n]}>
@@ -166,9 +170,10 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
               </li>
             ))}
           </ul>
-          <p class="dim small">{roles!.measured}</p>
-        </>
-      )}
+        )}
+      </div>
+      {shown && <p class="dim small">{shown.meaning}</p>}
+      {strength && <p class="dim small">{roles!.measured}</p>}
     </section>
   );
 }

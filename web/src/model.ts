@@ -96,10 +96,12 @@ export interface SceneData {
     main: Ref;
     strength: Ref;
     measured: string;
+    texts: number[]; // the text that heads of each role are shown on; none for the current one
   };
   command: string;
   first: [number, number];
   start: number | null;
+  display: string; // what every head shows first
   model: string;
   maskName: string;
   random: boolean;

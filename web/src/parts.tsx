@@ -67,7 +67,9 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
     const value = at(r, c);
     if (heads) {
       const number = Number.isNaN(value) ? "" : exactText(value);
-      return `${rows[r]!.number}${columns[c]!.number}: ${names ? `${names[r]![c]} ${number}`.trim() : number || texts![r]![c]}`;
+      const head = rows[r]!.number + columns[c]!.number;
+      const of = names ? `${names[r]![c]} ${number}`.trim() : number || texts![r]![c];
+      return `${head}: ${of} · its matrix: attnscope run TEXT --head ${head}`;
     }
     const shown = masked.has(r) ? "masked" : value === -Infinity ? "not allowed" : exactText(value);
     return `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${shown}`;

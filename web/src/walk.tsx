@@ -45,7 +45,7 @@ const SAID: Record<string, (place: Place) => string> = {
   sinks: ({ sinks }) => `sinks are ${sinks ? "in" : "out of"} the scale`,
 };
 
-const MOVED = "moved"; // the number of every head that a comparison has, and opens with
+const startOf = (scene: Scene) => scene.data.start ?? scene.queries.length - 1;
 
 export function Walk({ node, data, about }: { node: WalkNode; data: Data; about: Tree[] }) {
   const [scenes] = useState(
@@ -70,9 +70,9 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     const scene = sceneAt(0, 0)!;
     const [layer, head] = scene.data.first;
     const start: Place = {
-      spot: { text: 0, mask: 0, layer, head, query: scene.data.start ?? scene.queries.length - 1, key: null },
+      spot: { text: 0, mask: 0, layer, head, query: startOf(scene), key: null },
       stage: "weights",
-      display: scene.data.numbers.some((number) => number.name === MOVED) ? MOVED : "thumbnails",
+      display: scene.data.display,
       pinned: null,
       history: [],
       needle: "",
@@ -190,8 +190,13 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     `${scene.data.command} --layer ${scene.data.layers[spot.layer]} --head ${scene.data.heads[spot.head]} --query ${scene.queries.positions[spot.query]}`;
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {
-      const next = { ...now, spot: { ...now.spot, ...changes } };
-      return touch(fit(next, boundsOf(next.spot)), now);
+      const { text = now.spot.text } = changes;
+      if (text === now.spot.text) {
+        const next = { ...now, spot: { ...now.spot, ...changes } };
+        return touch(fit(next, boundsOf(next.spot)), now);
+      }
+      const other = { ...now.spot, query: startOf(sceneAt(text, now.spot.mask)!), key: null, ...changes };
+      return fit({ ...now, spot: other, pinned: null }, boundsOf(other));
     });
   const listed = (): Command[] => {
     const { copies, saves } = exportsOf(scene, head, place, key, command, node.stageHelp, say);

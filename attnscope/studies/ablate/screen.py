@@ -176,14 +176,9 @@ def _hidden(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]
 
 def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Draw the effect of every unit, and how well weights predict it."""
-    meaning = _HIDDEN if effects.kl is None else _KL
-    where = _where(survey)
     name = _HOW[effects.how][0]
     doing = {"patch": "patching", "resample": "resampling"}.get(effects.how, "cutting")
-    caption = note(f"{meaning}, {where}, if {_replaced(effects.how, survey.unit)}")
-    if survey.targets:
-        caption = (Span("change of the "), *target_name(survey.targets), *note(f" ({before_target(survey, settings)})"))
-        caption += note(f", {where}, if {_replaced(effects.how, survey.unit)}")
+    caption = effect_meaning(survey, effects, settings)
     between = f"  {name}  " if len(survey.effects) > 1 else "  "
     yield paragraph((Span(f"effect of {doing} each {survey.unit}", "title"), Span(between), *caption))
     if survey.unit == "head":
@@ -198,6 +193,15 @@ def _effects(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) 
         value = formatted(effects.correlation, "z.2f")
         effect = "size of the effect" if survey.targets else "effect"
         yield paragraph(ours(f"rank correlation of weight and {effect} {value} ({count})"))
+
+
+def effect_meaning(survey: EffectSurvey, effects: Effects, settings: DisplaySettings) -> Spans:
+    """Say what the effect of a unit is the change of, where, and how the unit is replaced."""
+    when = f", {_where(survey)}, if {_replaced(effects.how, survey.unit)}"
+    if not survey.targets:
+        return note(f"{_HIDDEN if effects.kl is None else _KL}{when}")
+    before = before_target(survey, settings)
+    return Span("change of the "), *target_name(survey.targets), *note(f" ({before}){when}")
 
 
 def _where(survey: EffectSurvey) -> str:

@@ -42,11 +42,22 @@ def _answer(request: Request) -> Any:
     return study(request.run, AblationOptions(**arguments), request.progress, request.session)
 
 
+def _every_head(request: Request, found: Any) -> Any:
+    from attnscope.studies.ablate.page import run_with_heads
+
+    return run_with_heads(request, found)
+
+
 STUDY = Study(
     (
         FindingsKind("ablate", "ablation:Ablation", "ablate.screen:present_ablation"),
         FindingsKind(
-            "effects", "ablation:EffectSurvey", "ablate.screen:present_effects", (*DRAWN, *TABLES), "ablate --each"
+            "effects",
+            "ablation:EffectSurvey",
+            "ablate.screen:present_effects",
+            (*DRAWN, *TABLES),
+            "ablate --each",
+            "ablate.page:present_effects_page",
         ),
     ),
     StudyCommand(
@@ -64,5 +75,6 @@ STUDY = Study(
         _answer,
         own=("top", "generate", "cuts", "target"),
         call=_call,
+        every_head=_every_head,
     ),
 )

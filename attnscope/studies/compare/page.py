@@ -109,5 +109,7 @@ def _begun(
 ) -> Scene:
     scene = saved.scene()
     same_shape = head_number.values.shape == (len(scene.layers), len(scene.heads))
-    numbers = [head_number, *scene.numbers] if same_shape else scene.numbers
-    return with_roles(dataclasses.replace(scene, first=first_head, numbers=numbers, alignment=alignment), roles)
+    scene = dataclasses.replace(scene, first=first_head, alignment=alignment)
+    if same_shape:
+        scene = dataclasses.replace(scene, numbers=[head_number, *scene.numbers], display=head_number.name)
+    return with_roles(scene, roles)

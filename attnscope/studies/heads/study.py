@@ -59,6 +59,12 @@ def _answer(request: Request) -> Any:
     return survey_heads(run, SurveyOptions(values["role"], **counts), *more)
 
 
+def _every_head(request: Request, found: Any) -> Any:
+    from attnscope.studies.heads.page import run_shown_texts
+
+    return run_shown_texts(request, found)
+
+
 def _joined(axis: str, sides: Sequence[tuple[str, Any]]) -> Any:
     from attnscope.studies.heads.changes import compare_heads
 
@@ -67,8 +73,20 @@ def _joined(axis: str, sides: Sequence[tuple[str, Any]]) -> Any:
 
 STUDY = Study(
     (
-        FindingsKind("heads", "head_findings:HeadRoles", "heads.screen:present_survey", *_FILES),
-        FindingsKind("measured-heads", "head_findings:HeadScores", "heads.screen:present_measured", *_FILES),
+        FindingsKind(
+            "heads",
+            "head_findings:HeadRoles",
+            "heads.screen:present_survey",
+            *_FILES,
+            "heads.page:present_survey_page",
+        ),
+        FindingsKind(
+            "measured-heads",
+            "head_findings:HeadScores",
+            "heads.screen:present_measured",
+            *_FILES,
+            "heads.page:present_measured_page",
+        ),
         FindingsKind("compared-heads", "head_changes:HeadComparison", "heads.changes_screen:present_changes", *_FILES),
         FindingsKind("needle", "head_findings:NeedleSurvey", "heads.needle_screen:present_needle", *_FILES),
     ),
@@ -97,5 +115,6 @@ STUDY = Study(
         call=_call,
         built_in="attnscope.studies.heads.texts:TEXTS",
         joined=_joined,
+        every_head=_every_head,
     ),
 )

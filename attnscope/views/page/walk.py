@@ -179,11 +179,12 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
         "roles": None if scene.roles is None else {
             **{name: list(getattr(scene.roles, name)) for name in ("names", "letters", "colours", "meanings")},
             "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),
-            "measured": scene.roles.measured,
+            "measured": scene.roles.measured, "texts": list(scene.roles.texts),
         },
         "command": command if escape_control(pasted) == pasted else "",
         "first": list(scene.first),
         "start": scene.start,
+        "display": scene.display,
         "model": "" if scene.model is None else text_of(Span(_file_name(scene.model), origin="untrusted")),
         "maskName": text_of(Span(scene.mask, origin="untrusted")),
         "pairs": None if scene.alignment is None else {

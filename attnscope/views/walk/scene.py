@@ -130,6 +130,7 @@ class SceneRoles:
     main: np.ndarray  # index of every head's main role, (layers, heads); −1 for none
     strength: Matrix  # value of the main role, (layers, heads)
     measured: str = ""
+    texts: Sequence[int] = ()  # number of the text that a page shows a head of each role on; empty for the current one
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,7 @@ class Scene(Owner):
     division: str = ""
     # of a side of a comparison, with the first side; None if both have the same tokens
     alignment: Alignment | None = None
+    display: str = "thumbnails"  # what a page shows of every head first: `roles`, or the name of a number
 
     def tokens_of(self, query: int) -> Sequence[int]:
         """Return the positions of the tokens of a row."""

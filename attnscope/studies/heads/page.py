@@ -1,0 +1,99 @@
+"""Pages of roles and numbers of heads: the map of all heads beside the matrix of the one that is clicked."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+
+from attnscope.checkpoints.source import tokenize
+from attnscope.findings.head_findings import HeadRoles, HeadScores
+from attnscope.request.given_ids import GivenIds
+from attnscope.request.run_config import TextInput
+from attnscope.studies.heads.probes import draw_probes, special_frame
+from attnscope.studies.heads.screen import ROLES_ALONE, present_measured, present_survey
+from attnscope.studies.heads.texts import TEXTS
+from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
+from attnscope.studies.screens.header import counted
+from attnscope.studies.study import Display, Request
+from attnscope.views.parts import ViewPart
+from attnscope.views.settings import DisplaySettings
+
+if TYPE_CHECKING:
+    from attnscope.checkpoints.source import ModelSource
+    from attnscope.views.page.walk import Walk
+
+_OF_TEXTS = ("texts", "weights")  # where roles are measured that a text shows as it is
+
+
+def run_shown_texts(request: Request, found: HeadRoles | HeadScores) -> RunWithEveryHead | None:
+    """Run the first text and, for roles that are measured on random tokens, the first of these that repeats.
+
+    The head that is exact is the strongest: of the content role, which `auto` chooses, if it is measured.
+    """
+    roles = [] if isinstance(found, HeadScores) else found.roles
+    values = (
+        found.values
+        if isinstance(found, HeadScores)
+        else next((role for role in roles if role.name == "content"), roles[0]).values
+    )
+    if np.isnan(values).all():
+        return None
+    layer, head = divmod(int(np.nanargmax(np.abs(values))), values.shape[1])
+    session = request.session
+    assert session is not None
+    run = request.run
+    texts = run.texts[:1] or (TextInput(TEXTS[0]),)
+    if not isinstance(found, HeadScores) and _repeats(found):
+        source, opened = session.open(structs.replace(run, texts=texts))
+        repeated = _repeated(source, opened.texts[0], found.probes.seed)
+        texts = (repeated, *texts) if _random_first(found) else (*texts, repeated)
+    return run_texts(structs.replace(run, texts=texts), session, (layer, head))
+
+
+def _repeats(survey: HeadRoles) -> bool:
+    """Tell whether a page shows random tokens that are written twice."""
+    return survey.probes.repeated > 0 and any(role.measured not in _OF_TEXTS for role in survey.roles)
+
+
+def _random_first(survey: HeadRoles) -> bool:
+    """Tell whether a page begins at random tokens: a role measured on these is shown as a number."""
+    return len(survey.roles) <= ROLES_ALONE and survey.roles[0].measured not in _OF_TEXTS
+
+
+def _repeated(source: "ModelSource", text: TextInput, seed: int) -> TextInput:
+    """Return the first random tokens that roles were measured on, written twice."""
+    tokens, _ = tokenize(source, text.text, text.pair, text.where, truncate=True, special=text.adds_special)
+    probe = draw_probes(source, special_frame(source, tokens), 1, seed).probes[0].tokens
+    ids = GivenIds(tuple(token.id for token in probe), tuple(token.type_id for token in probe), None)
+    return TextInput("", where="random tokens", given=ids)
+
+
+def present_survey_page(survey: HeadRoles, settings: DisplaySettings, display: Display) -> "Iterator[ViewPart | Walk]":
+    """Turn the roles of all heads into the parts of a page."""
+    repeats = _repeats(survey)
+    random = " and on random tokens" if repeats else ""
+    in_second_copy = len(survey.probes.before) + survey.probes.repeated * 3 // 2
+    heads = HeadsOfPage(
+        "roles",
+        roles=(survey.roles, survey.main, f"Measured on {counted(survey.probes.texts, 'text')}{random}."),
+        role_texts=[int(repeats and role.measured not in _OF_TEXTS) for role in survey.roles],
+        queries=(in_second_copy, None) if _random_first(survey) else (None, in_second_copy),
+        of_ids=int(not _random_first(survey)) if repeats else None,
+    )
+    if len(survey.roles) <= ROLES_ALONE:
+        numbers = [(role.title, f"{role.meaning} ({role.source})", role.values) for role in survey.roles]
+        heads = replace(heads, display=survey.roles[0].title, numbers=numbers, role_texts=())
+    yield from with_walk(present_survey(survey, settings, display), display.every_head, heads)
+
+
+def present_measured_page(
+    measured: HeadScores, settings: DisplaySettings, display: Display
+) -> "Iterator[ViewPart | Walk]":
+    """Turn one number for every head into the parts of a page."""
+    numbers = [(measured.measure, measured.meaning, measured.values)]
+    text = measured.texts[0]
+    query = text.queries[0] if text.keys is not None and text.queries else None
+    heads = HeadsOfPage(measured.measure, numbers, queries=[query])
+    yield from with_walk(present_measured(measured, settings, display), display.every_head, heads)

@@ -1,0 +1,135 @@
+"""Pages about every head: the map of roles, numbers or effects, and the matrix that a click on a head opens."""
+
+import json
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.cli import main
+from tests.page.reading import read_page
+from tests.page.test_browser import SHOWS
+from tests.page.walking import number, shows
+
+TEXT = "She sat by the [MASK] of the river"
+PAGES = {
+    "effect of head": ["ablate", TEXT, "--each", "head"],
+    "weight": ["heads", TEXT, "--query", "[MASK]", "--key", "river"],
+    "roles": ["heads", TEXT, "--draws", "2"],
+    "previous token": ["heads", TEXT, "--role", "previous"],
+    "effect of layer": ["ablate", TEXT, "--each", "layer"],
+}
+
+
+def click_head(page, layer, head):
+    picture = page.locator("#panel-heads")
+    left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
+    picture.click(position={"x": left + (head + 0.5) * size, "y": top + (layer + 0.5) * size})
+
+
+@pytest.mark.parametrize("display", PAGES)
+def test_a_click_on_a_head_opens_its_matrix(display, open_page, tmp_path):
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main([*PAGES[display], "-o", str(output), "--quiet"]) == 0
+    found = json.loads(exact.read_text())
+    weights = attnscope.inspect(TEXT, layer="all", head="all", stages="weights").weights
+    watched = open_page(path, size=(1280, 800))
+    page = watched.page
+    assert page.evaluate(SHOWS) == display
+    for layer, head in ((3, 1), (0, 2)):
+        click_head(page, layer, head)
+        assert shows(page, "document.querySelector('#where').textContent", f"L{layer}H{head}")
+        said = page.locator(".heads-panel p.cell").text_content()
+        assert said.startswith(f"L{layer}H{head}: ")
+        value = value_of(found, layer, head)
+        if value is None:
+            assert said.endswith("no clear role")
+        elif display == "roles":
+            assert number(said.split()[-1]) == pytest.approx(value, abs=5.1e-3)
+        else:
+            assert np.float32(number(said.split()[-1])) == np.float32(value)
+        page.get_by_role("button", name="copy", exact=True).click()
+        page.get_by_role("button", name="the matrix (CSV)").click()
+        rows = page.evaluate("window.copied.at(-1)").splitlines()[1:]
+        copied = np.array([row.split(",")[1:] for row in rows], dtype=np.float32)
+        # not the same bits: the page's text may run beside another
+        np.testing.assert_allclose(copied, weights[layer, head], atol=1e-6)
+    assert watched.messages == []
+
+
+def value_of(found, layer, head):
+    """The number of a head in the JSON of heads or ablate; None for a head without a role."""
+    if "effects" in found:
+        column = head if found["unit"] == "head" else -1
+        units = list(zip(found["layers"], found["heads"], strict=True))
+        return found["effects"][0]["kl"][units.index((layer, column))]
+    if "values" in found:
+        return found["values"][layer][head]
+    if len(found["roles"]) == 1:
+        return found["roles"][0]["values"][layer][head]
+    role = next((role for role in found["roles"] if role["name"] == found["main"][layer][head]), None)
+    return None if role is None else role["values"][layer][head]
+
+
+def test_a_page_of_heads_begins_at_the_strongest(tmp_path):
+    for display, arguments in PAGES.items():
+        path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+        for output in (path, exact):
+            assert main([*arguments, "-o", str(output), "--quiet", "--force"]) == 0
+        found = json.loads(exact.read_text())
+        scene = read_page(path).of_kind("walk")[0]["scenes"][0]
+        if display == "roles":  # the head that `auto` chooses
+            by_name = {role["name"]: role["values"] for role in found["roles"]}
+            values = np.array(by_name["content"])
+        else:
+            values = np.array([[value_of(found, layer, head) for head in range(4)] for layer in range(4)])
+        layer, head = scene["first"]
+        assert np.abs(values)[layer, head] == np.abs(values).max(), display
+        expected = 4 if display in ("weight", "effect of head", "effect of layer") else None
+        assert expected is None or scene["start"] == expected
+
+
+def test_heads_of_random_tokens_are_shown_on_these(open_page, smollm2, tmp_path):
+    """An induction head reads nothing but sinks in a text where nothing comes again."""
+    path = tmp_path / "page.html"
+    roles = ["--role", "induction,previous,first,uniform", "--draws", "2"]
+    assert main(["heads", TEXT, "--model", str(smollm2), *roles, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(1280, 800)).page
+    click_head(page, 18, 6)
+    assert page.locator(".heads-panel p.cell").text_content().startswith("L18H6: induction 0.")
+    tokens = page.evaluate("[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)")
+    assert tokens[-50:] == tokens[-100:-50]  # written twice
+    assert page.locator(".command").count() == 0
+    cell = page.locator("[data-arithmetic]").text_content()
+    row = int(page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')"))
+    assert cell.startswith(f"← {row - 50 + 1} ")  # the token after the same token in the first copy
+    click_head(page, 0, 0)  # uniform: in words
+    tokens = page.evaluate("[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)")
+    assert "".join(tokens) == TEXT.replace(" ", "") or tokens[0] == "She"
+
+
+def test_what_cannot_be_walked_names_the_command(open_page, tmp_path):
+    """A comparison of two models has no text to walk through."""
+    path = tmp_path / "page.html"
+    models = ["--dtype", "float32", "--dtype", "bfloat16", "--role", "previous", "--draws", "2"]
+    assert main(["heads", TEXT, *models, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path).page
+    canvas = page.locator("canvas").first
+    size = canvas.bounding_box()
+    canvas.click(position={"x": size["width"] - 1.5, "y": size["height"] - 1.5})
+    assert page.locator("p.cell").first.text_content().endswith("its matrix: attnscope run TEXT --head L3H3")
+
+
+def test_effects_that_may_be_negative_have_zero_as_the_middle_of_their_scale(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["ablate", TEXT, "--each", "head", "--target", "bank", "-o", str(path), "--quiet"]) == 0
+    scene = (page := read_page(path)).of_kind("walk")[0]["scenes"][0]
+    values = page.numbers(scene["numbers"][0]["values"])
+    assert values.min() < 0 < values.max()
+    ticks = open_page(path).page.evaluate(
+        "[...document.querySelectorAll('.heads-panel .stops span')].map((one) => [one.style.left, one.textContent])"
+    )
+    largest = np.abs(values).max()
+    shown = {left: number(text) for left, text in ticks}
+    assert (shown["0%"], shown["50%"], shown["100%"]) == pytest.approx((-largest, 0, largest), rel=0.01)
