@@ -32,6 +32,7 @@ from tests.explore.headless import walk_without_terminal
 from tests.helpers import architectures, fork_server, gguf_files, hybrids
 from tests.helpers.hub_server import serve
 from tests.helpers.tiny_models import TABLE
+from tests.helpers.tiny_vision import VISION, picture
 from tests.helpers.unpickling import unpickle_here
 
 ROOT = Path(__file__).parent.parent
@@ -43,7 +44,7 @@ REWRITE = os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write"
 TEXTS = "the cat sleeps\nthe small dog runs fast\n"
 MODELS = {"my-bert": "bert", "my-llama": "llama", "my-opt": "opt", "my-t5": "t5", "my-marian": "marian"}
 PULLED = "google-bert/bert-base-uncased"  # from a server on this machine
-OPTIONAL = {"transformers": "--engine transformers", "pyarrow": ".parquet", "typst": ".pdf"}
+OPTIONAL = {"transformers": "--engine transformers", "PIL": "--image", "pyarrow": ".parquet", "typst": ".pdf"}
 
 named = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -99,6 +100,14 @@ def save_chats(folder):
     (folder / "chats.jsonl").write_text(f"{json.dumps(chat)}\n{json.dumps(other)}\n")
 
 
+def save_vision(folder):
+    """A vision model with its image processor, and a picture."""
+    from PIL import Image
+
+    next(row for row in VISION if row.name == "dinov2_with_registers").save(folder / "my-dinov2")
+    Image.fromarray(picture(300, 440)).save(folder / "cat.png")
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     """A folder with every file and model that the examples name."""
@@ -116,6 +125,7 @@ def inputs(tmp_path_factory):
     hybrids.save_hybrid(folder / "my-hybrid", hybrids.with_long_states(hybrids.make_hybrid("qwen3_next")))
     save_weights(folder)
     save_chats(folder)
+    save_vision(folder)
     (folder / "batch.json").write_text(
         '{"input_ids": [[5, 6, 7, 8], [9, 10, 0, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]]}'
     )

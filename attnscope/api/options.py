@@ -16,6 +16,7 @@ from attnscope.request.chat import chat_of
 from attnscope.request.given_ids import read_ids
 from attnscope.request.masks.expression import parse_mask, spell_mask
 from attnscope.request.masks.terms import Function, MaskTerm, MatrixFile, ScoreFunction, function_name
+from attnscope.request.media import MediaFile
 from attnscope.request.options import COMPARE, RUN, Option
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import (
@@ -58,6 +59,8 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
             named_chats = [(f"messages[{n}]", chat) for n, chat in enumerate(messages)]
         return tuple(TextInput("", where=where, chat=chat_of(chat, where)) for where, chat in named_chats)
     text, spans = _divided(text, options.get("spans"))
+    if text is None and options.get("image") is not None:
+        text = ""
     if isinstance(text, str):
         texts = [text]
         names = ["text"]
@@ -66,12 +69,35 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         names = [f"text {n}" for n in range(len(texts))]
     if not texts:
         raise UsageError("no text given", where="text", hint="pass one, or several")
+    media = _media_of(options.get("image"), len(texts))
     pairs, contexts = (_beside(name, options.get(name), len(texts)) for name in ("pair", "context"))
     for name, values in (("text", texts), ("pair", pairs), ("context", contexts)):
         for value in values:
             if not isinstance(value, str) and not (value is None and name != "text"):
                 raise UsageError(f"{value!r:.80} is not a text", where=name, hint="pass a str")
-    return _with_spans([TextInput(*parts) for parts in zip(texts, pairs, contexts, names, strict=True)], spans)
+    inputs = [TextInput(*parts) for parts in zip(texts, pairs, contexts, names, strict=True)]
+    return _with_spans([replace(text, media=files) for text, files in zip(inputs, media, strict=True)], spans)
+
+
+def _media_of(pictures: Any, count: int) -> list[tuple[MediaFile, ...]]:
+    """Return the pictures of every text: for one text, one or several; for more, as much for each."""
+    of_texts = [pictures]
+    if count > 1:
+        of_texts = [None] * count if pictures is None else list(pictures) if _is_list(pictures) else [pictures]
+    if len(of_texts) != count:
+        raise UsageError(f"{len(of_texts)} for {count} texts", where="image", hint="pass one, or a list, for each text")
+    listed = [[] if item is None else list(item) if _is_list(item) else [item] for item in of_texts]
+    return [tuple(_picture(item, index) for index, item in enumerate(items)) for items in listed]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _picture(value: Any, index: int) -> MediaFile:
+    if isinstance(value, str | os.PathLike):
+        return MediaFile("image", os.fsdecode(value), value)
+    return MediaFile("image", f"image {index}", value)
 
 
 def divided(texts: Sequence[TextInput], spans: Any) -> tuple[TextInput, ...]:

@@ -20,6 +20,7 @@ from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer, 
 from attnscope.findings.predictions import PredictionKind
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import parse_stored_mask
+from attnscope.request.media import MediaKind
 
 DEFAULT_MODEL = "riverbank"
 
@@ -68,6 +69,9 @@ class ModelSource:
     generation: GenerationRules = field(default_factory=GenerationRules)
     begin: int | None = None  # id of the token that its config names as the begin of a text; None if it names none
     chat: Callable[[], ChatTemplates] = ChatTemplates
+    # reads a text with pictures or sounds, a TextInput, to a MediaText; None for a model that takes characters alone
+    read_media: Callable[..., Any] | None = None
+    only_media: MediaKind | None = None  # the kind of media that it takes in place of characters; None for none
 
     @property
     def shown_layers(self) -> Sequence[int]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from attnscope.request.options import PATIENCE, THE_MODEL
 from attnscope.request.selection import join_label
 
 if TYPE_CHECKING:
+    from attnscope.request.media import MediaFile
     from attnscope.request.run_config import RunConfig, TextInput
 
 # Endings of files: texts, records (which only batch reads), and findings (from which no command reads texts).
@@ -96,6 +98,7 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
     if getattr(options, "qkv", None) is not None:
         return _given_texts(options)
     text = options.text
+    media = tuple(_media(options))
     pair = getattr(options, "pair", None)
     quiet = options.quiet
     file = getattr(options, "file", None)
@@ -104,7 +107,7 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
     from attnscope.request.run_config import TextInput
 
     piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if file is None and text == "-" else None
-    if file is None and text is None:
+    if file is None and text is None and not media:
         meant = is_piped(sys.stdin) and (not built_in or _is_meant(quiet=quiet))
         piped = _standard_input(keep_newline=keep, quiet=quiet or not reads_files) if meant else ""
         if not piped and built_in and pair is None and options.context is None:
@@ -113,6 +116,8 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
             raise UsageError(
                 "no text given", hint=f"pass TEXT, - for standard input, or {arg('file', placeholder='PATH')}"
             )
+    if media and file is not None:
+        _refuse_texts(options, media[0].kind, "a picture or sound belongs to one text", only=("file",))
     if keep and piped is None:
         raise UsageError("only works with standard input", where=arg("keep_newline"), hint="remove it")
     for name, value in (("text", text), ("pair", pair), ("context", options.context)):
@@ -120,7 +125,7 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
             refuse_path(name, value, reads_files=reads_files)
     if file is None:
         where = arg("text") if piped is None else "standard input"
-        return (TextInput(str(text) if piped is None else piped, pair, options.context, where),)
+        return (TextInput((text or "") if piped is None else piped, pair, options.context, where, media=media),)
     if text is not None or pair is not None:
         other = arg("text" if text is not None else "pair")
         raise UsageError(f"{arg('file')} and {other} cannot be used together", hint="pass one of them")
@@ -139,8 +144,18 @@ def texts_of_file(path: Path, context: str | None = None, *, quiet: bool) -> "tu
     return tuple(replace(text, context=context) for text in texts)
 
 
-def _refuse_texts(options: Any, option: str, reason: str, *more: str) -> None:
-    for name in ("text", "file", "pair", "context", "keep_newline", *more):
+_TEXTS = ("text", "file", "pair", "context", "keep_newline", "image")
+
+
+def _media(options: Any) -> "Iterator[MediaFile]":
+    from attnscope.request.media import MediaFile
+
+    for path in getattr(options, "image", ()):
+        yield MediaFile("image", path, path)
+
+
+def _refuse_texts(options: Any, option: str, reason: str, *more: str, only: Sequence[str] = _TEXTS) -> None:
+    for name in (*only, *more):
         if getattr(options, name, None):
             message = f"{arg(option)} and {arg(name)} cannot be used together"
             raise UsageError(message, hint=f"remove {arg(name)}: {reason}")

@@ -39,7 +39,7 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         dtypes[tensor.dtype] += prod(tensor.shape)
     from_text = source.tokenizer.name == "words"
     missing = list[str]()
-    if isinstance(source.tokenizer, MissingTokenizer):
+    if isinstance(source.tokenizer, MissingTokenizer) and source.only_media is None:
         missing.append(f"no tokenizer: {source.tokenizer.error.line(on_command_line)}")
     return Description(
         name=source.name,
@@ -53,7 +53,7 @@ def describe(model: str | None, config: str | None, **options: Any) -> Descripti
         parameters=_parameters(c) if ours else None,
         stored_parameters=sum(dtypes.values()) if folder else None,
         dtypes=dict(dtypes),
-        tokenizer=source.tokenizer.name,
+        tokenizer=source.tokenizer.name if source.only_media is None else source.only_media,
         tokenizer_size=None if from_text else source.tokenizer.vocab_size,
         files=(folder.files if folder else {}) | source.tokenizer_files,
         notes=[*source.notes, *missing, *source.details],

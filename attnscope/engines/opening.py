@@ -50,6 +50,11 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
             hint = "say it beside the queries and keys, as their member scale"
             raise UsageError("applies to a model", where=arg("scale"), hint=hint)
         return open_arrays(from_file(Path(run.qkv)), run)
+    if run.media_kind is not None and run.config is None:
+        if run.engine == "native":
+            hint = f"remove {arg('engine')}"
+            raise UsageError("takes texts alone", where=arg("engine", "native"), hint=hint)
+        return open_transformers(run, texts)
     if run.engine != "auto":
         return ENGINES[run.engine](run, texts)
     foreign = _foreign_type(run)

@@ -28,7 +28,8 @@ class Description(msgspec.Struct, frozen=True):
             if transformers runs it.
         stored_parameters: Numbers in the checkpoint, heads and buffers included; None without a checkpoint.
         dtypes: Element types of the checkpoint's tensors, and how many numbers each has.
-        tokenizer: Kind of the tokenizer, such as `WordPiece`; `none` for a config.json alone, or if none can be used.
+        tokenizer: Kind of the tokenizer, such as `WordPiece`; `none` for a config.json alone, or if none can be used;
+            `image` for a vision model, whose tokens are patches.
         tokenizer_size: Size of its vocabulary; None if the vocabulary is made from the text.
         files: Name and size in bytes of each file.
         notes: What was switched off or ignored when the model was opened.

@@ -1,12 +1,15 @@
 """Batches: tokens of several texts as tensors, padded on the right."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.findings.row_statistics import KEY_TOKENS, select_tokens
 from attnscope.findings.tokens import Token
 from attnscope.model.masks import padding_mask
@@ -77,6 +80,8 @@ class Batch:
     tokens: TokenTensors
     context: TokenTensors | None  # the texts of the keys and values in cross-attention; None in self-attention
     texts: Sequence[Sequence[Token]]  # the Tokens behind `tokens`
+    # what the model takes besides, or in place of, token ids, by the name of its argument; empty for texts alone
+    media: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def keys(self) -> TokenTensors:
@@ -91,7 +96,8 @@ class Batch:
     def repeated(self, count: int) -> "Batch":
         """Return a batch of one text repeated `count` times."""
         context = None if self.context is None else self.context.repeated(count)
-        return Batch(self.tokens.repeated(count), context, [*self.texts] * count)
+        media = {name: torch.cat([tensor] * count) for name, tensor in self.media.items()}
+        return Batch(self.tokens.repeated(count), context, [*self.texts] * count, media)
 
 
 def make_batch(
@@ -99,7 +105,25 @@ def make_batch(
     contexts: Sequence[Sequence[Token]] | None,
     device: torch.device,
     positions: Sequence[Sequence[int] | None] = (),
+    media: Sequence[Mapping[str, Any]] = (),
 ) -> Batch:
-    """Put texts side by side."""
+    """Put texts side by side; `media` are the inputs of each that are no token ids, see MediaText.inputs."""
     context = None if contexts is None else pad_texts(contexts, device)
-    return Batch(pad_texts(texts, device, positions), context, texts)
+    tokens = pad_texts(texts, device, positions)
+    return Batch(tokens, context, texts, _joined(media, tokens.lengths, device))
+
+
+def _joined(media: Sequence[Mapping[str, Any]], lengths: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    """Join the inputs of texts along their first axis; those with a value for each token are padded with zeros."""
+    joined: dict[str, list[Tensor]] = {}
+    for inputs, length in zip(media, lengths, strict=True) if media else ():
+        for name, array in inputs.items():
+            tensor = torch.from_numpy(np.ascontiguousarray(array))
+            if tensor.shape == (1, length):
+                tensor = torch.nn.functional.pad(tensor, (0, max(lengths) - length))
+            joined.setdefault(name, []).append(tensor)
+    for name, tensors in joined.items():
+        if len(tensors) < len(media) or len({tensor.shape[1:] for tensor in tensors}) > 1:
+            message = f"the pictures or sounds of these texts have different sizes or numbers ({name})"
+            raise AttnscopeError(message, hint="run the texts one by one")
+    return {name: torch.cat(tensors).to(device) for name, tensors in joined.items()}

@@ -134,6 +134,10 @@ TEXTS = (
     Option("chat", TEXT, "Read messages instead (JSON: a list of role and content, or an object with messages, "
         "documents and tools) and render them with the model's own chat template; - reads standard input.",
         metavar="FILE|-", complete="files", brief="Read the messages of a chat (JSON)."),
+    Option("image", TEXT, "Picture that belongs to the text, or that a vision model sees in place of one (PNG, JPEG, "
+        "WebP …; install attnscope[images]). Repeatable. Its patches are tokens whose names are places, such as "
+        "image:3,4 (row 3, column 4).", metavar="FILE", complete="files", several="yes",
+        brief="Picture beside, or in place of, the text."),
     Option("keep_newline", TEXT,
         "Keep the last newline of standard input; otherwise it is left out, since echo adds one."),
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),

@@ -14,6 +14,7 @@ from attnscope.request.arguments import By, Dtype, EngineWord, PartWord, RankBy,
 from attnscope.request.chat import Chat, RenderedChat
 from attnscope.request.given_ids import GivenIds
 from attnscope.request.masks.terms import MaskTerm, Own, ScoreFunction
+from attnscope.request.media import MediaFile, MediaKind, MediaText
 from attnscope.request.selection import AUTO, MEAN, CutExpression, IndexSelection, PositionSelection
 from attnscope.request.spans import SpanRange, SpanRequest
 
@@ -33,6 +34,8 @@ class TextInput(msgspec.Struct, frozen=True):
     rendered: RenderedChat | None = None  # the rendered messages; None before that
     # token ids in place of the text, which is spelled from them once the model is known; None for a text
     given: GivenIds | None = None
+    media: tuple[MediaFile, ...] = ()  # pictures and sounds beside, or in place of, the text
+    read: MediaText | None = None  # the text with its media as the model takes them; None before that
 
     @property
     def turns(self) -> tuple[SpanRange, ...]:
@@ -106,6 +109,11 @@ class RunConfig(msgspec.Struct, frozen=True):
         if self.least and (self.layer, self.head) == (AUTO, AUTO):
             msgspec.structs.force_setattr(self, "layer", MEAN)
             msgspec.structs.force_setattr(self, "head", MEAN)
+
+    @property
+    def media_kind(self) -> MediaKind | None:
+        """What the texts have besides characters; None for nothing."""
+        return next((file.kind for text in self.texts for file in text.media), None)
 
     @property
     def score_functions(self) -> tuple[ScoreFunction, ...]:
@@ -239,6 +247,8 @@ class CallArguments(TypedDict, total=False):
         messages: Messages of a chat in place of the text, rendered with the model's own chat template: a list of dicts
             with role and content, or a dict with `messages` and what else `apply_chat_template` takes, such as
             `documents`; or a list of such chats.
+        image: A picture that belongs to the text, or that a vision model sees in place of a text, or several: a path, a
+            PIL image, or a uint8 array (height, width, 3). For several texts, one or a list for each.
         context: The text that provides keys and values in cross-attention; for several texts, one for each or one for
             all.
         spans: How to divide the text into named spans, which `query` and `key` may then name: `sentences`, `lines`,
@@ -250,6 +260,7 @@ class CallArguments(TypedDict, total=False):
     """
 
     messages: Messages | Sequence[Messages] | None
+    image: object
     context: str | Sequence[str | None] | None
     spans: Spans | None
     truncate: bool

@@ -11,12 +11,15 @@ from attnscope.checkpoints.tokenization.given import join_tokens
 from attnscope.findings.run import ChatText
 from attnscope.findings.tokens import Token
 from attnscope.request.given_ids import GivenIds
+from attnscope.request.media import MediaText
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.spans import SpanRequest
 
 
 def render_chats(run: RunConfig, source: ModelSource) -> RunConfig:
     """Return a run whose messages, or token ids, have become texts; messages are divided into turns by default."""
+    if source.only_media is not None or any(text.media for text in run.texts):
+        return replace(run, texts=tuple(read_media(text, source) for text in run.texts))
     if any(text.given is not None for text in run.texts):
         return replace(run, texts=tuple(spell_ids(text, source) for text in run.texts))
     if all(text.chat is None for text in run.texts):
@@ -37,6 +40,22 @@ def render_text(text: TextInput, source: ModelSource) -> TextInput:
 
     rendered = render_chat(text.chat, source.chat(), text.where)
     return replace(text, text=rendered.text, rendered=rendered)
+
+
+def read_media(text: TextInput, source: ModelSource) -> TextInput:
+    """Return a text whose pictures and sounds have been read; refuse them, or none, if the model does."""
+    if text.read is not None:
+        return text
+    if source.read_media is None and text.media:
+        hint = "use a vision model, or one that takes texts with pictures"
+        raise UsageError(f"{source.name} takes texts alone", where=arg(text.media[0].kind), hint=hint)
+    if source.only_media is not None and not text.media:
+        hint = f"pass {arg(source.only_media, placeholder='FILE')}"
+        raise UsageError(f"{source.name} takes no text", where=text.where, hint=hint)
+    if source.read_media is None or not text.media:
+        return text
+    media_text: MediaText = source.read_media(text)
+    return replace(text, text=media_text.text, read=media_text)
 
 
 def chat_text(text: TextInput, tokens: Sequence[Token]) -> ChatText | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -153,7 +153,7 @@ class Session:
 
 def _model_key(run: RunConfig) -> tuple[object, ...]:
     opened = run.engine, run.model, run.qkv, run.config, run.adapter, run.tokenizer, run.part, run.dtype
-    return *opened, run.ignore_key, run.trust_config, run.scale
+    return *opened, run.ignore_key, run.trust_config, run.scale, run.media_kind
 
 
 def inspect(
@@ -318,7 +318,8 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
 
     contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
     positions = [text_plan.positions for text_plan in plan.text_plans]
-    batch = make_batch([text_plan.tokens for text_plan in plan.text_plans], contexts or None, device, positions)
+    tokens = [text_plan.tokens for text_plan in plan.text_plans]
+    batch = make_batch(tokens, contexts or None, device, positions, media_inputs(plan.text_plans))
     resolved: dict[MaskTerm, Mask] = {}
     for term in leaves(plan.terms):
         if isinstance(term, MatrixFile):
@@ -383,6 +384,12 @@ def reading_span(spans: TextSpans, queries: Sequence[int]) -> int:
         return named_spans.pop()
     last = [index for index, span_kind in enumerate(spans.kinds) if span_kind in ("text", "answer")]
     return last[-1] if last else len(spans.names) - 1
+
+
+def media_inputs(text_plans: Sequence[TextPlan]) -> list[Mapping[str, Any]]:
+    """Return the inputs of each text that are no token ids; an empty list if no text has any."""
+    inputs = [{} if text_plan.media is None else text_plan.media.inputs for text_plan in text_plans]
+    return inputs if any(inputs) else []
 
 
 @dataclass(frozen=True)
@@ -629,6 +636,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         padding=text_plan.padding,
         chat=chat_text(text, text_plan.tokens),
         position_ids=text_plan.positions,
+        images=[] if text_plan.media is None else list(text_plan.media.images),
     )
     if text_plan.narrowed is not None:
         report = narrow_to_weight(report, text_plan.narrowed, FEW)

@@ -16,6 +16,7 @@ from attnscope.findings.tokens import Token
 from attnscope.request.dividing import divide, repeated_marks
 from attnscope.request.masks.expression import spell_mask, used_mask
 from attnscope.request.masks.terms import DocumentEnds, Documents, MaskTerm, leaves
+from attnscope.request.media import MediaText
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import AUTO, FEW, POOL, PRINTED, PositionSelection
 from attnscope.request.spans import SpanRequest
@@ -52,6 +53,7 @@ class TextPlan:
     # lengths of the text's documents, for every term of the mask that needs them
     documents: Mapping[MaskTerm, tuple[int, ...]] = field(default_factory=dict)
     positions: list[int] | None = None  # position id of every token; None if it equals its place
+    media: MediaText | None = None  # the text with its pictures and sounds; None for characters alone
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def plan_text(
     notes = list[str]()
     if text.given is not None:
         notes += given_notes(text.given, positions)
+    if text.read is not None:
+        notes += text.read.notes
     if source.decoder_start is not None:
         start = source.decoder_start.piece
         notes.append(f"decoder input: starts with '{start}', has no end-of-sentence token")
@@ -158,6 +162,7 @@ def plan_text(
         spans=spans,
         documents=documents,
         positions=positions,
+        media=text.read,
     )
 
 
@@ -170,6 +175,9 @@ def _all_tokens(
     if text.given is not None:
         tokens, positions = given_tokens(text.given, source, text.where)
         warnings = list[str]()
+    elif text.read is not None:
+        tokens = list(text.read.tokens)
+        warnings = list(text.read.warnings)
     else:
         special = text.adds_special
         tokens, warnings = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=special)

@@ -193,8 +193,11 @@ class TransformersEngine:
         if self.loaded.chosen in ("decoder", "cross"):
             assert source is not None
             inputs = _inputs(source) | {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}
+        elif self.loaded.layout is not None:
+            inputs = {}
         else:
             inputs = _inputs(batch.tokens)
+        inputs |= self._media(batch)
         if self.loaded.chosen == "encoder":
             model = model.get_encoder()
         takes = signature(model.forward).parameters
@@ -213,6 +216,11 @@ class TransformersEngine:
             if not self.settings.padded_rows:
                 stack.enter_context(padding_embedded_as_zero(model, batch.tokens.real))
             return model(**inputs, **more)
+
+    def _media(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the inputs that are no token ids, in the model's type."""
+        dtype = self.loaded.model.dtype
+        return {name: t.to(dtype) if t.is_floating_point() else t for name, t in batch.media.items()}
 
     def continuation(self) -> "TransformersContinuation":
         if self.settings.scale is not None:

@@ -15,6 +15,7 @@ import torch
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.checkpoints.folder import Folder, unused_notes
 from attnscope.engines.transformers.interface import NAME
+from attnscope.engines.transformers.media import PIXELS, PatchLayout, find_layout, probe_pixels
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
 from attnscope.engines.transformers.output_head import base_of, head_class, head_kind
 from attnscope.engines.transformers.probe import (
@@ -23,9 +24,11 @@ from attnscope.engines.transformers.probe import (
     max_text_length,
     no_attention_interface,
     probe,
+    probe_tokens,
 )
 from attnscope.findings.predictions import PredictionKind
 from attnscope.model.tensors import read_tensors
+from attnscope.request.media import MediaKind
 
 _AFTER = re.compile(r"(.*\.)?pooler\..*")  # tensors that do not affect attention and that checkpoints may omit
 
@@ -43,6 +46,7 @@ class TransformersModel:
     decoder_start: int | None  # the id that a decoder starts with; None if there is none
     notes: tuple[str, ...]  # remarks on parts of the folder that are not used
     chosen: str = ""  # the part whose attention is shown; empty if there is only one
+    layout: PatchLayout | None = None  # the tokens of a vision model; None for a model that takes token ids
     predicting: Any = None  # the same model with its head for language, if the checkpoint has one; else None
 
     @property
@@ -77,9 +81,9 @@ class TransformersModel:
         return name
 
 
-def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
-    """Load a checkpoint with transformers, and inspect its attention."""
-    model_class = find_model_class(folder)
+def load_model(folder: Folder, dtype: torch.dtype, media: MediaKind | None = None) -> TransformersModel:
+    """Load a checkpoint with transformers, and inspect its attention; see `find_model_class` for `media`."""
+    model_class = find_model_class(folder, media)
     predicting = head_class(model_class)
     model, info = _model(model_class if predicting is None else replace(model_class, model=predicting), folder, dtype)
     _separate_head(model, folder)
@@ -99,16 +103,25 @@ def load_model(folder: Folder, dtype: torch.dtype) -> TransformersModel:
 
 def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:
     """Inspect the attention of a model that already runs through attnscope."""
-    vocab_size, d_model = _table(model, where)
+    layout = None
+    if model.main_input_name == PIXELS:
+        pictures = probe_pixels(model, where)
+        layout = find_layout(model, pictures[PIXELS], where)
+        parts = probe(model, pictures, where)
+        vocab_size, d_model = 1, int(model.config.hidden_size)
+    else:
+        vocab_size, d_model = _table(model, where)
+        parts = probe(model, probe_tokens(model, vocab_size), where)
     return TransformersModel(
         model=model,
-        parts=probe(model, vocab_size, where),
+        parts=parts,
         vocab_size=vocab_size,
         d_model=d_model,
         max_positions=max_text_length(model, model.config.get_text_config()),
         n_segments=count_segments(model, model.config),
         decoder_start=_decoder_start(model.config, vocab_size, where),
         notes=notes,
+        layout=layout,
     )
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.families import FAMILIES
@@ -13,9 +13,11 @@ from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.checkpoints.families.trust import check_trust
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.transformers.interface import register
+from attnscope.request.media import MediaKind
 
 _COUNTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?(layer|expert|block)s?|(\w+_)?layers|depth")
 _MOST = 10_000
+TAKEN = "input_ids", "pixel_values"  # main inputs of models that can run
 _FLOAT_TAG = "__float__"
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -29,38 +31,43 @@ class ModelClass:
     prefix: str = ""  # of the names of its tensors in the folder, which holds more than this model
 
 
-def find_model_class(folder: Folder) -> ModelClass:
-    """Return the class of transformers that a folder's config means; its code, if it names any, is not looked at."""
+def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelClass:
+    """Return the class of transformers that a folder's config means; its code, if it names any, is not looked at.
+
+    Args:
+        media: What the texts have besides characters; it decides between the towers of a model that compares texts
+            with pictures (CLIP, SigLIP).
+    """
     where = folder.config_path
     _check_counts(folder.config, str(where))
     hf = _transformers()
     config = _config(hf, folder)
     if type(config) not in hf.MODEL_MAPPING:
         message = f"transformers has no model for '{config.model_type}'"
-        raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text")
+        raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text or pictures")
     try:
         model_class = hf.MODEL_MAPPING[type(config)]
         model_class = model_class[0] if isinstance(model_class, list | tuple) else model_class
-        if (tower := _text_tower(model_class, config)) is not None:
+        if (tower := _tower(model_class, config, "Vision" if media == "image" else "Text")) is not None:
             return tower
         takes = model_class.main_input_name  # what stands for a class that needs another package raises here
     except (ImportError, ValueError) as e:
         reason = " ".join(str(e).split())[:200] or type(e).__name__
         raise AttnscopeError(f"transformers cannot import '{config.model_type}' ({reason})", where=where) from e
-    if takes != "input_ids":
-        message = f"'{config.model_type}' takes {takes}, not text"
-        raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")
+    if takes not in TAKEN:
+        message = f"'{config.model_type}' takes {takes}, not text or pictures"
+        raise AttnscopeError(message, where=where, hint="attnscope shows attention between tokens or patches")
     return ModelClass(model_class, config)
 
 
-def _text_tower(model_class: Any, config: Any) -> ModelClass | None:
-    """Return the text model of one that compares texts with images (CLIP, SigLIP); None for other models."""
-    text = getattr(config, "text_config", None)
-    if text is None or not hasattr(model_class, "get_text_features"):
+def _tower(model_class: Any, config: Any, kind: Literal["Text", "Vision"]) -> ModelClass | None:
+    """Return one half of a model that compares texts with pictures (CLIP, SigLIP); None for other models."""
+    tower_config = getattr(config, f"{kind.lower()}_config", None)
+    if tower_config is None or not hasattr(model_class, "get_text_features"):
         return None
     module = vars(sys.modules[model_class.__module__])
-    towers = [tower for name, tower in module.items() if name.endswith("TextModel")]
-    towers = [tower for tower in towers if getattr(tower, "config_class", None) is type(text)]
+    towers = [tower for name, tower in module.items() if name.endswith(f"{kind}Model")]
+    towers = [tower for tower in towers if getattr(tower, "config_class", None) is type(tower_config)]
     if len(towers) != 1:
         return None
     import torch
@@ -68,7 +75,7 @@ def _text_tower(model_class: Any, config: Any) -> ModelClass | None:
     with torch.device("meta"):
         whole = model_class(config)
     names = [name for name, part in whole.named_modules() if type(part) is towers[0]]
-    return ModelClass(towers[0], text, "".join(f"{name}." for name in names[:1]))
+    return ModelClass(towers[0], tower_config, "".join(f"{name}." for name in names[:1]))
 
 
 def check_own_code(folder: Folder, model_class: ModelClass, *, trusted: bool) -> tuple[str, ...]:

@@ -4,10 +4,10 @@ The attention of such a model is only known after loading, so opening it imports
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -24,7 +24,7 @@ from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
-from attnscope.checkpoints.tokenizers import find_tokenizer, open_tokenizer
+from attnscope.checkpoints.tokenizers import FoundTokenizer, find_tokenizer, open_tokenizer
 from attnscope.request.memory import DTYPE_BYTES, memory_bound, require_memory
 from attnscope.request.run_config import RunConfig, TextInput
 
@@ -56,11 +56,14 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     from attnscope.engines.transformers.loading import load_model
     from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 
-    model_class = find_model_class(folder)  # before a missing tokenizer is reported: a vision model has none
+    # before a missing tokenizer is reported: a vision model has none
+    model_class = find_model_class(folder, run.media_kind)
     trust = check_own_code(folder, model_class, trusted=run.trust_config)
-    tokenizer_files = find_tokenizer(folder, run.tokenizer)
-    loaded = load_model(folder, getattr(torch, run.dtype))
+    is_text = model_class.model.main_input_name == "input_ids"
+    tokenizer_files = find_tokenizer(folder, run.tokenizer) if is_text else FoundTokenizer(_NO_TOKENIZER, {}, "")
+    loaded = load_model(folder, getattr(torch, run.dtype), run.media_kind)
     source = _source(name, loaded, tokenizer_files.tokenizer, folder.fingerprint, run.part)
+    source = _with_media(source, loaded, partial(_folder_processor, folder.path))
     return tokenizer_files.give_to(
         replace(
             source,
@@ -76,6 +79,12 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             chat=partial(chat_templates, folder, tokenizer_files),
         )
     )
+
+
+# of a vision model, whose tokens are patches
+_NO_TOKENIZER = MissingTokenizer(
+    UsageError("the model takes no text", where=arg("text"), hint=f"pass {arg('image', placeholder='FILE')}")
+)
 
 
 @dataclass(frozen=True)
@@ -114,15 +123,22 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     from attnscope.engines.transformers.output_head import base_of, is_predicting
 
     body = base_of(live.model)
-    tokenizer, digest = _live_tokenizer(live)
     loaded = inspect_model(body, live.name)
+    tokenizer, digest = (_NO_TOKENIZER, b"") if loaded.layout is not None else _live_tokenizer(live)
     if body is not live.model and is_predicting(live.model):
         loaded = replace(loaded, predicting=live.model)
     source = _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
+    source = _with_media(source, loaded, partial(_live_processor, live))
     told = getattr(live.model, "generation_config", None) or live.model.config.get_text_config()
     begin = begin_id(live.model.config.to_dict(), loaded.vocab_size)
     chat = partial(_live_templates, live)
     return replace(source, generation=parse_rules(told.to_dict()), begin=begin, chat=chat)
+
+
+def _live_processor(live: LiveModel) -> Any:
+    from attnscope.engines.transformers.media import processor_of
+
+    return processor_of(live.tokenizer, str(live.model.config.name_or_path or ""))
 
 
 def _live_templates(live: LiveModel) -> ChatTemplates:
@@ -199,6 +215,22 @@ def _source(
         layers=tuple(layers) if len(layers) < loaded.parts[chosen_part].n_layers else None,
         mixing=loaded.parts[chosen_part].mixing,
     )
+
+
+def _folder_processor(path: Path) -> Any:
+    from attnscope.engines.transformers.media import open_image_processor
+
+    return open_image_processor(path)
+
+
+def _with_media(source: ModelSource, loaded: "TransformersModel", open_processor: Callable[[], Any]) -> ModelSource:
+    """Return a model that reads pictures, if it takes them."""
+    from attnscope.engines.transformers.media import PictureReader
+
+    if loaded.layout is None:
+        return source
+    reader = PictureReader(loaded.layout, cache(open_processor))
+    return replace(source, read_media=reader, only_media="image")
 
 
 def _config(loaded: "TransformersModel", chosen_part: str) -> ModelConfig:

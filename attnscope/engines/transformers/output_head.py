@@ -39,15 +39,19 @@ def base_of(model: Any) -> Any:
 
     Llama4ForCausalLM and MllamaForCausalLM name a base model that they do not have; `base_model` is then the whole.
     """
+    import transformers
     from transformers import PreTrainedModel
 
+    plain: Any = transformers.MODEL_MAPPING.get(type(model.config), None)
+    if type(model) is plain and model.main_input_name == "pixel_values":
+        return model  # DINOv3ViTModel names its encoder as a base model
     inside = [child for child in model.children() if isinstance(child, PreTrainedModel)]
     if model.base_model is model and is_predicting(model) and len(inside) == 1:
         return inside[0]
     base = model.base_model
     within = [child for child in base.children() if isinstance(child, PreTrainedModel)]
     # BartForCausalLM holds its decoder in a module that only passes arguments on.
-    passes_on = "input_ids" not in signature(base.forward).parameters
+    passes_on = base.main_input_name not in signature(base.forward).parameters
     return within[0] if passes_on and len(within) == 1 else base
 
 

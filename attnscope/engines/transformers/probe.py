@@ -61,20 +61,27 @@ class _Calls:
     paths: OutputPaths = field(default_factory=OutputPaths)  # from each to its output projection
 
 
-def probe(model: Any, vocab_size: int, where: str | Path) -> dict[str, ModelPart]:
-    """Run two tokens, and see which parts, layers and heads there are."""
+def probe_tokens(model: Any, vocab_size: int) -> dict[str, Any]:
+    """Return two tokens as a model takes them."""
+    ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+
+
+def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str, ModelPart]:
+    """Run a small input, such as two tokens, and see which parts, layers and heads there are."""
     names = {module: name for name, module in model.named_modules()}
-    parts, running = _run(model, vocab_size, where)
+    parts, running = _run(model, inputs, where)
     changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
     if changed or any(module in CALLED_TWICE for module in names):
-        parts, running = _run(model, vocab_size, where, changed)
+        parts, running = _run(model, inputs, where, changed)
     return {part: _facts(calls, running, names, where) for part, calls in parts.items()}
 
 
 def _run(
-    model: Any, vocab_size: int, where: str | Path, changed: Collection[nn.Module] = ()
+    model: Any, inputs: Mapping[str, Any], where: str | Path, changed: Collection[nn.Module] = ()
 ) -> tuple[dict[str, _Calls], RunningLayers]:
-    """Run two tokens, and find the gates of modules whose output is `changed` in front of the output projection."""
+    """Run a small input, and find the gates of modules whose output is `changed` in front of the output projection."""
     parts: dict[str, _Calls] = {}
     running = RunningLayers(model)
     sessions: list[AttentionCapture] = []
@@ -98,15 +105,14 @@ def _run(
         if running.item is not None:
             running.mixing[running.item] = MixingLayer(inputs.kind, inputs.n_heads)
 
-    ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
-    more: dict[str, Any] = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    more: dict[str, Any] = {}
     if "use_cache" in inspect.signature(model.forward).parameters:
         more["use_cache"] = False
     names = [name for name, module in model.named_modules() if module in changed]
     sessions.append(AttentionCapture(model, on_attention, gated=names))
     try:
         with torch.inference_mode(), running.watching(), capturing(sessions[0]), watching_mixing(model, on_mixing):
-            model(input_ids=ids, attention_mask=torch.ones_like(ids), **more)
+            model(**inputs, **more)
     except AttnscopeError:
         raise
     except Exception as e:  # every language model accepts two tokens

@@ -87,6 +87,9 @@ def _facts(d: "Description") -> list[tuple[str, str]]:
     words = "made from the text itself" if of_text else f"{d.tokenizer_size:,} words"
     tokenizer = f"{d.tokenizer}, {words}" if d.tokenizer != "none" else "none that can be used; see below"
     rows = "one row per word of the text" if of_text else f"{c.vocab_size:,} rows"
+    if d.tokenizer == "image":
+        tokenizer = "none: its tokens are patches of a picture"
+        rows = ""
     facts = [
         ("name", d.name),
         ("family", d.family),

@@ -88,14 +88,19 @@ def test_queries_that_are_not_those_of_the_tokens(folders, monkeypatch):
     assert expected in refused(folders("llama"), texts=("the bank by the river was old",))
 
 
-@pytest.mark.parametrize(("name", "takes"), [("vit", "pixel_values"), ("whisper", "input_features")])
-def test_models_of_pictures_and_of_sound(copied, name, takes):
+def test_models_of_sound(copied):
     """Also without a tokenizer, which such a model does not have."""
-    folder = copied(name)
-    expected = f"'{name}' takes {takes}, not text; attnscope shows attention between the tokens of a text"
+    folder = copied("whisper")
+    expected = (
+        "'whisper' takes input_features, not text or pictures; attnscope shows attention between tokens or patches"
+    )
     assert refused(folder).endswith(expected)
     (folder / "tokenizer.json").unlink()
     assert refused(folder).endswith(expected)
+
+
+def test_a_vision_model_without_a_picture(folders):
+    assert refused(folders("vit"), UsageError).endswith("takes no text; pass image=FILE")
 
 
 @pytest.mark.parametrize("name", NO_TABLE)
