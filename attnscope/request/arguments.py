@@ -32,8 +32,8 @@ _MOST_MEMORY = float(1 << 62)
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
 
 
-def one_of(option: str, words: Any) -> Callable[[str], str]:
-    """Return a reader for the words of a Literal type."""
+def one_of(option: str, words: Any, hint: str | None = None) -> Callable[[str], str]:
+    """Return a reader for the words of a Literal type; `hint` is for a word that is near none of them."""
     choices: tuple[str, ...] = get_args(words)
 
     def read(text: str) -> str:
@@ -41,7 +41,7 @@ def one_of(option: str, words: Any) -> Callable[[str], str]:
             # An array cannot be looked up.
             near = suggestion(str(text), choices)
             message = f"must be {', '.join(choices[:-1])} or {choices[-1]}, not '{text}'"
-            raise UsageError(message, where=option, hint=near)
+            raise UsageError(message, where=option, hint=near or hint)
         return text
 
     return read

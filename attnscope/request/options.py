@@ -103,9 +103,8 @@ def _positions(option: str) -> Reader:
 def choice(name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any) -> Option:
     """Declare an option whose values are the words of a Literal type."""
     choices: tuple[str, ...] = words.__args__
-    return Option(
-        name, group, help, arguments.one_of(arg(name), words), "|".join(choices), default, complete=choices, **more
-    )
+    read = arguments.one_of(arg(more.get("flag", name).lstrip("-")), words, more.pop("hint", None))
+    return Option(name, group, help, read, "|".join(choices), default, complete=choices, **more)
 
 
 def number(name: str, group: str, low: int, help: str, high: int | None = None, **more: Any) -> Option:
@@ -600,7 +599,8 @@ BATCH = (
         "chat on each line (its messages, or an object with messages); - reads standard input.", metavar="FILE|-",
         complete="files"),
     choice("format", INPUT, Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"],
-        "Format of the input, if the file's extension does not show it.", flag="--from"),
+        "Format of the input, if the file's extension does not show it.", flag="--from",
+        hint=f"a text to patch from is given with {arg('patch_from', placeholder='OTHER')}"),
     Option("column", INPUT,
         "Column or JSON member that holds the text; a JSON object without it may have messages of a chat.",
         arguments.text(arg("column")), "NAME", "text", brief="Column or member that holds the text."),
@@ -627,8 +627,8 @@ BATCH = (
     _grouped(TARGET, COMPUTE, "With {keep} effects, the token whose logit is compared, such as ' Mary'; given twice, "
         "the difference between the two logits. {{NAME}}, in braces, is the member NAME of each record.", brief=""),
     Option("patch_from", COMPUTE, "With {keep} effects, patch heads with what they give in this text, instead of "
-        "cutting them; both texts have equally many tokens. {{NAME}}, in braces, is the member NAME of each record.",
-        metavar="OTHER"),
+        "cutting them ({format} is the format of the input); both texts have equally many tokens. {{NAME}}, in braces, "
+        "is the member NAME of each record.", metavar="OTHER"),
     SPANS,
     replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief=""),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),

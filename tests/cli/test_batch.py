@@ -180,6 +180,12 @@ def test_one_bad_record_in_a_thousand_is_3(texts, capsys):
             2,
             "auto cannot be used, since it would choose differently for every text",
         ),
+        (
+            ["texts.txt", "-o", "a.jsonl", "--keep", "effects", "--from", "A bank"],
+            2,
+            "--from: must be txt, jsonl, csv, tsv, parquet or arrow, not 'A bank'; a text to patch from is given with "
+            "--patch-from OTHER",
+        ),
         (["texts.txt", "-o", "a.jsonl", "--shard", "1"], 2, "--shard: must be I/N, not '1'; use 1/4"),
         (["texts.txt", "-o", "a.jsonl", "--shard", "3/2"], 2, "there is no shard 3 of 2"),
         (["The bank", "-o", "a.jsonl"], 1, "The bank: no such file; pass a file of texts, or use attnscope run for"),
