@@ -1,15 +1,15 @@
 """The parts that findings are shown in: plain data without widths, markup or colour depths.
 
 `studies/` turns findings into parts; a view, such as `views/terminal`, draws each kind of part. Styles are names, and
-colours are places on a scale. There are eight kinds: Text, Facts, Table, Matrices, WeightMap, Bars, Strips and
-FirstFitting; the other structs are what these consist of.
+colours are places on a scale. There are nine kinds: Text, Facts, Table, Matrices, WeightMap, Bars, Strips,
+Pictures and FirstFitting; the other structs are what these consist of.
 """
 
 from collections.abc import Sequence
 
 import msgspec
 
-from attnscope.findings.arrays import Matrix
+from attnscope.findings.arrays import Array, Matrix
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import LogScale, Scale
@@ -191,6 +191,29 @@ class Strips(msgspec.Struct, frozen=True):
     indent: int = 0
 
 
+class PictureMap(msgspec.Struct, frozen=True):
+    """A picture, and a row of weights: a map of those on its patches, and the shares of all others in numbers."""
+
+    title: Spans
+    pixels: Array  # the picture as the model saw it, (height, width, 3), uint8
+    weights: Matrix  # of every patch, (rows, columns); NaN for a patch without a token
+    scale: Scale
+    # each kind of token with its share of the row: the patches of this picture first, then what is beside it
+    shares: Sequence[tuple[str, float]]
+    facts: Sequence[str] = ()  # a few numbers of the row; short ones of a thumbnail
+    query: tuple[int, int] | None = None  # row and column of the patch that is the query; None if it is no patch
+
+
+class Pictures(msgspec.Struct, frozen=True):
+    """Maps on a picture, on one scale."""
+
+    maps: Sequence[PictureMap]
+    caption: Spans  # whose weights these are, and what colours mean
+    # layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side
+    places: Sequence[tuple[int, int]] | None = None
+    facts: str = ""  # what the numbers below thumbnails are
+
+
 class FirstFitting(msgspec.Struct, frozen=True):
     """The same findings in several forms: the first that fits a screen is shown, or else the last."""
 
@@ -200,4 +223,4 @@ class FirstFitting(msgspec.Struct, frozen=True):
     lines: int = 100
 
 
-ViewPart = Text | Facts | Table | Matrices | WeightMap | Bars | Strips | FirstFitting
+ViewPart = Text | Facts | Table | Matrices | WeightMap | Bars | Strips | Pictures | FirstFitting

@@ -22,6 +22,7 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.overview import least_attended, overview, weight_map
+from attnscope.studies.screens.pictures import has_maps, present_all_maps, present_maps
 from attnscope.studies.screens.spans import present_spans, present_strips
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.word_matrix import word_axes, word_contributors, word_matrix
@@ -62,7 +63,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
         yield from _model_output(text, settings)
         if thumbnails:
             yield GAP
-            yield _thumbnails(text)
+            yield from _thumbnails(text)
         else:
             yield from _present_heads(report, text, settings, heat)
         if text.predictions:  # only what is shown is imported
@@ -99,13 +100,17 @@ def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, 
         yield GAP
         yield paragraph(ours(f"not shown: the weights of {len(heads):,} heads ({option})", "dim"), remark=True)
         return
+    if settings.brief and are_thumbnails(text) and all(has_maps(text, head) for head in heads):
+        yield GAP
+        yield from present_all_maps(text)
+        return
     each = [part for head in heads for part in (GAP, *_present_head(report, text, head, settings, heat))]
     if heat or not settings.brief or not are_thumbnails(text):
         yield from each
         return
     option = settings.named("--layer L --head H, or --stage weights", "layer, head, stages")
     omitted = ours(f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "dim")
-    yield FirstFitting([each], [GAP, _thumbnails(text), paragraph(omitted, remark=True)], lines=_MOST_LINES)
+    yield FirstFitting([each], [GAP, *_thumbnails(text), paragraph(omitted, remark=True)], lines=_MOST_LINES)
 
 
 def _present_head(
@@ -117,7 +122,11 @@ def _present_head(
         yield from least_attended(text, head, head.received, settings)
         if settings.brief:
             return
-    if head.pooled is not None:
+    on_pictures = has_maps(text, head)
+    if on_pictures:
+        yield GAP
+        yield from present_maps(text, head)
+    if head.pooled is not None and not on_pictures:
         yield GAP
         yield from overview(text, head)
     if not text.queries:
@@ -129,6 +138,11 @@ def _present_head(
         if head.top.keys.shape[1]:
             yield GAP
             yield fitted(word_contributors(text, head, settings, compact=heat), settings)
+        return
+    if on_pictures and (heat or settings.brief):
+        if head.top.keys.shape[1]:
+            yield GAP
+            yield brief(contributors(text, head, settings, compact=heat))
         return
     stages = stage_matrices(text, head, settings, are_given=report.provenance.family == "weights")
     in_row = [stage for stage in stages if stage.name != "output"]
@@ -211,12 +225,15 @@ def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
     return numbered and are_drawn and len(text.heads) > limit
 
 
-def _thumbnails(text: TextReport) -> Matrices:
-    """Return the weights of every head, on one scale, with the queries and keys of the first.
+def _thumbnails(text: TextReport) -> Iterator[ViewPart]:
+    """Yield the weights of every head, on one scale, with the queries and keys of the first, or on the pictures.
 
     The scale is logarithmic for maps of long texts, whose cells are much smaller than 1, as it is for the map of one
     head.
     """
+    if all(has_maps(text, head) for head in text.heads):
+        yield from present_all_maps(text)
+        return
     if text.words is None:
         axes = token_axis("query", text.tokens, text.queries), token_axis(source_kind(text), text.sources, text.keys)
     else:
@@ -228,7 +245,7 @@ def _thumbnails(text: TextReport) -> Matrices:
     panels = [
         Panel("weights", title, matrix, [], *panel_arguments) for title, matrix in zip(titles, weights, strict=True)
     ]
-    return Matrices(panels, True, [(int(head.layer), int(head.head)) for head in text.heads])
+    yield Matrices(panels, True, [(int(head.layer), int(head.head)) for head in text.heads])
 
 
 def _weights(head: HeadReport) -> Matrix:

@@ -286,7 +286,8 @@ def head_header(report: Report, text: TextReport, head: HeadReport, settings: Di
     badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
     between = ours(" " if badge else "  ")  # the badge ends with a blank
     yield paragraph((Span(head_name(head), "title"), *badge, *(between if parts else ()), *_joined(parts, "  ")))
-    if facts := _row_facts(text, head):
+    # Tokens of a picture are no words, and their distance is not along the text.
+    if not text.images and (facts := _row_facts(text, head)):
         yield Text([ours(fact, "dim") for fact in facts], " ", remark=True)
 
 

@@ -12,6 +12,7 @@ from attnscope.base.errors import FIGURES, PDF, AttnscopeError
 from attnscope.views import parts
 from attnscope.views.figure.canvas import MARGIN, Canvas
 from attnscope.views.figure.matrices import draw_map, draw_matrices, draw_strips
+from attnscope.views.figure.pictures import draw_pictures
 from attnscope.views.figure.tables import draw_bars, draw_facts, draw_table, draw_text
 from attnscope.views.spans import ours
 
@@ -50,6 +51,7 @@ DRAWN: dict[type, Callable[[Canvas, Any], object]] = {
     parts.WeightMap: draw_map,
     parts.Bars: draw_bars,
     parts.Strips: draw_strips,
+    parts.Pictures: draw_pictures,
     # A figure has no end of the screen, so the first form fits.
     parts.FirstFitting: lambda canvas, findings: _draw(canvas, findings.forms[0]),
 }

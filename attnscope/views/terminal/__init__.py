@@ -17,6 +17,7 @@ from attnscope.views.terminal.bars import draw_bars
 from attnscope.views.terminal.heat import draw_heat
 from attnscope.views.terminal.map import draw_map
 from attnscope.views.terminal.matrices import draw_matrices
+from attnscope.views.terminal.pictures import draw_pictures
 from attnscope.views.terminal.screen import Screen
 from attnscope.views.terminal.strips import draw_strips
 from attnscope.views.terminal.table import draw_table
@@ -88,5 +89,6 @@ DRAWN: dict[type, Callable[[Screen, Any], None]] = {
     parts.WeightMap: draw_map,
     parts.Bars: draw_bars,
     parts.Strips: draw_strips,
+    parts.Pictures: draw_pictures,
     parts.FirstFitting: _draw_first_fitting,
 }

@@ -1,0 +1,166 @@
+"""Rows of weights as maps on the pictures of a text: one head, or all of them as thumbnails."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnscope.findings.arrays import Array
+from attnscope.findings.heads import HeadReport
+from attnscope.findings.images import CLS, ImageGrid, map_of, row_shares
+from attnscope.findings.run import TextReport
+from attnscope.views.parts import PictureMap, Pictures
+from attnscope.views.scales import Scale
+from attnscope.views.spans import Span, Spans, ours, token_span
+
+_MOST_ROWS = 6  # rows that are drawn one by one; of more, their mean is drawn
+# Times an even share of the row from which on a patch has the fullest colour.
+_FULL = 16
+_WORDS = {CLS: "CLS"}
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of weights, or the mean of several."""
+
+    name: Spans
+    weights: Array  # on every source
+    sink: float  # on the head's sink
+    queries: Sequence[int]  # positions of the tokens that it is the mean of
+
+
+def has_maps(text: TextReport, head: HeadReport) -> bool:
+    """Tell whether rows of a head can be drawn on the pictures of its text."""
+    whole = text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
+    return bool(text.images) and (head.columns is not None if head.pooled is not None else whole)
+
+
+def present_maps(text: TextReport, head: HeadReport) -> Iterator[Pictures]:
+    """Present the shown rows of a head as maps on the pictures."""
+    scale = _scale(text)
+    rows = _rows(text, head)
+    maps = [_map(text, head, row, grid, scale) for row in rows for grid in text.images]
+    yield Pictures(maps, _caption(rows))
+
+
+def present_all_maps(text: TextReport) -> Iterator[Pictures]:
+    """Present all heads as thumbnails of their maps, for each picture."""
+    scale = _scale(text)
+    rows = [_mean(text, head, _rows(text, head)) for head in text.heads]
+    places = [(int(head.layer), int(head.head)) for head in text.heads]
+    for grid in text.images:
+        maps = [_map(text, head, row, grid, scale, brief=True) for head, row in zip(text.heads, rows, strict=True)]
+        names = ["entropy in bits", *(["mean distance in patches"] * (len(maps[0].facts) > 2))]
+        caption = _caption(rows[:1])
+        if len(text.images) > 1:
+            caption = (Span(f"{grid.prefix}: "), *caption)
+        yield Pictures(maps, caption, places, f"{', '.join(names)}, share of the row outside the picture")
+
+
+def _scale(text: TextReport) -> Scale:
+    """Return the scale of a text's maps: it depends on the number of tokens alone, so that heads can be compared."""
+    return Scale(0.0, min(1.0, _FULL / len(text.sources)), signed=False, shape="sqrt")
+
+
+def _rows(text: TextReport, head: HeadReport) -> list[_Row]:
+    """Return the rows to draw: those that are shown, CLS of all, or the mean of many."""
+    if head.pooled is not None:
+        assert head.columns is not None
+        count = len(text.tokens)
+        sink = 0.0
+        return [_Row(ours(f"mean of {count:,} tokens"), head.columns / count, sink, range(count))]
+    found = [_row(text, head, n) for n in range(len(text.queries))]
+    if len(text.queries) == len(text.tokens):
+        cls = [row for row, query in zip(found, text.queries, strict=True) if text.tokens[query].piece == CLS]
+        on_patches = {int(token) for grid in text.images for token in grid.tokens.ravel()}
+        patches = [row for row, query in zip(found, text.queries, strict=True) if query in on_patches]
+        found = cls or [_mean(text, head, patches)]
+    return found if len(found) <= _MOST_ROWS else [_mean(text, head, found)]
+
+
+def _row(text: TextReport, head: HeadReport, index: int) -> _Row:
+    sink = 0.0 if head.rows.sink is None else float(head.rows.sink[index])
+    query = text.queries[index]
+    weights = head.stages["weights"][index].astype(np.float64)
+    return _Row((token_span(text.tokens, query),), weights, sink, [query])
+
+
+def _mean(text: TextReport, head: HeadReport, rows: Sequence[_Row]) -> _Row:
+    """Return the mean of rows, without those of queries that may attend to nothing."""
+    if len(rows) == 1:
+        return rows[0]
+    queries = [query for row in rows for query in row.queries]
+    counted = [row for row in rows if row.queries[0] not in head.fully_masked] or rows
+    on_patches = {int(token) for grid in text.images for token in grid.tokens.ravel()}
+    what = "patches" if all(query in on_patches for query in queries) else "rows"
+    sink = float(np.mean([row.sink for row in counted]))
+    weights = np.mean([row.weights for row in counted], axis=0)
+    return _Row(ours(f"mean of {len(rows):,} {what}"), weights, sink, queries)
+
+
+def _map(
+    text: TextReport, head: HeadReport, row: _Row, grid: ImageGrid, scale: Scale, *, brief: bool = False
+) -> PictureMap:
+    of_patches = map_of(row.weights, grid)
+    shares = _shares(text, row, grid)
+    distance = _distance(text, head, row, grid)
+    entropy = _entropy(row)
+    if brief:
+        outside = f"{100 * (1 - shares[0][1]):.0f}%"
+        facts = [f"{entropy:.1f}", *([] if distance is None else [f"{distance:.1f}"]), outside]
+    else:
+        away = [] if distance is None else [f"mean distance {distance:.1f} patches"]
+        facts = [f"entropy {entropy:.2f} bits", *away]
+    place = np.argwhere(grid.tokens == row.queries[0]) if len(row.queries) == 1 else np.zeros((0, 2))
+    name = Span(str(head.ref), "bold"), Span(" "), *row.name
+    if len(text.images) > 1:
+        name = (*name, Span(f" on {grid.prefix}"))
+    weights = np.where(grid.tokens < 0, np.nan, of_patches).astype(np.float32)
+    query = (int(place[0][0]), int(place[0][1])) if len(place) else None
+    return PictureMap(name, grid.pixels, weights, scale, shares, facts, query)
+
+
+def _shares(text: TextReport, row: _Row, grid: ImageGrid) -> list[tuple[str, float]]:
+    """Return the share of every kind of token, that of this picture's patches first."""
+    shares = {kind: float(share) for kind, share in row_shares(row.weights, text.images, text.sources).items()}
+    own = shares.pop(grid.prefix)
+    patches = "patches" if len(text.images) == 1 else grid.prefix
+    beside = [(_WORDS.get(kind, kind), share) for kind, share in shares.items()]
+    return [(patches, own), *beside, *([("sink", row.sink)] if row.sink else [])]
+
+
+def _entropy(row: _Row) -> float:
+    shares = np.append(row.weights, row.sink)
+    return float(-(shares[shares > 0] * np.log2(shares[shares > 0])).sum())
+
+
+def _distance(text: TextReport, head: HeadReport, row: _Row, grid: ImageGrid) -> float | None:
+    """Return how many patches away a query reads within its picture, on average; None if no query is a patch.
+
+    Of CLS, it is the mean over all patches, if their rows are shown.
+    """
+    places = {int(token): place for place, token in np.ndenumerate(grid.tokens) if token >= 0}
+    queries = [query for query in row.queries if query in places]
+    if not queries and len(text.queries) == len(text.tokens):
+        queries = [query for query in text.queries if query in places]
+    if not queries or head.pooled is not None:
+        return None
+    index = {query: n for n, query in enumerate(text.queries)}
+    rows, columns = np.indices(grid.shape)
+    means = []
+    for query in queries:
+        weights = map_of(head.stages["weights"][index[query]].astype(np.float64), grid)
+        distances = np.hypot(rows - places[query][0], columns - places[query][1])
+        if weights.sum() > 0:
+            means.append(float((weights * distances).sum() / weights.sum()))
+    return float(np.mean(means)) if means else None
+
+
+def _caption(rows: Sequence[_Row]) -> Spans:
+    whose = rows[0].name if len(rows) == 1 else ours(f"{len(rows)} rows")
+    return (
+        Span("weights", "bold"),
+        Span(" of "),
+        *whose,
+        Span("  the colour of a patch is its share of the whole row", "dim"),
+    )

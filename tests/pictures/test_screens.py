@@ -1,0 +1,165 @@
+"""Maps on pictures in the terminal and as figures: every number and colour, recomputed from the given weights."""
+
+import re
+from io import StringIO
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from attnscope.findings.run import Report
+from attnscope.studies.present import present
+from attnscope.views.figure import as_svg
+from attnscope.views.palette import DARK, LIGHT
+from attnscope.views.parts import Pictures
+from attnscope.views.pictures import covered, faint, resized
+from attnscope.views.scales import Scale
+from attnscope.views.terminal import as_text, draw
+from attnscope.views.terminal.screen import Screen
+from tests.helpers.pictures import COLUMNS, ROWS, pixels, random_weights, report_on_picture
+
+PATCHES = ROWS * COLUMNS
+TOKENS = 2 + PATCHES
+WEIGHTS = random_weights(2, 3, TOKENS)
+
+
+def maps_of(report: Report, **options: object) -> Pictures:
+    """The one part with pictures of a report's screen."""
+    (found,) = (part for part in present(report, brief=True, **options) if isinstance(part, Pictures))  # type: ignore[arg-type]
+    return found
+
+
+def test_the_default_row_is_that_of_cls_and_shares_sum_to_one() -> None:
+    (drawn,) = maps_of(report_on_picture(WEIGHTS, layer=1, head=2)).maps
+    row = WEIGHTS[1, 2, 0].astype(float)
+    assert [name for name, _ in drawn.shares] == ["patches", "CLS", "registers"]
+    np.testing.assert_allclose([share for _, share in drawn.shares], [row[2:].sum(), row[0], row[1]], atol=1e-6)
+    np.testing.assert_array_equal(drawn.weights, WEIGHTS[1, 2, 0, 2:].reshape(ROWS, COLUMNS))
+    entropy = -(row * np.log2(row)).sum()
+    # The mean over all patches of how far each reads, in patches.
+    at = np.array([(r, c) for r in range(ROWS) for c in range(COLUMNS)])
+    distances = np.hypot(*(at[:, None] - at[None]).transpose(2, 0, 1))
+    of_patches = WEIGHTS[1, 2, 2:, 2:].astype(float)
+    mean = ((of_patches * distances).sum(1) / of_patches.sum(1)).mean()
+    assert list(drawn.facts) == [f"entropy {entropy:.2f} bits", f"mean distance {mean:.1f} patches"]
+    assert drawn.query is None
+
+
+def test_a_patch_as_query_is_marked_and_has_its_own_distance() -> None:
+    (drawn,) = maps_of(report_on_picture(WEIGHTS, layer=0, head=0, query=[2 + COLUMNS + 2])).maps
+    row = WEIGHTS[0, 0, 2 + COLUMNS + 2, 2:].astype(float).reshape(ROWS, COLUMNS)
+    distances = np.hypot(*(np.indices((ROWS, COLUMNS)) - np.array([1, 2])[:, None, None]))
+    assert drawn.query == (1, 2)
+    assert drawn.facts[1] == f"mean distance {(row * distances).sum() / row.sum():.1f} patches"
+
+
+def test_without_cls_the_map_is_the_mean_of_patches_and_says_so() -> None:
+    weights = random_weights(1, 1, PATCHES)
+    part = maps_of(report_on_picture(weights, beside=(), layer=0, head=0))
+    np.testing.assert_allclose(part.maps[0].weights.ravel(), weights[0, 0].mean(0), atol=1e-7)
+    assert "mean of 12 patches" in "".join(span.text for span in part.caption)
+    assert part.maps[0].shares == [("patches", pytest.approx(1.0))]
+
+
+def test_all_heads_are_thumbnails_with_their_numbers() -> None:
+    weights = random_weights(3, 4, TOKENS)
+    part = maps_of(report_on_picture(weights, layer="all", head="all"))
+    assert part.places == [(layer, head) for layer in range(3) for head in range(4)]
+    for (layer, head), drawn in zip(part.places, part.maps, strict=True):
+        row = weights[layer, head, 0].astype(float)
+        entropy = -(row * np.log2(row)).sum()
+        assert [drawn.facts[0], drawn.facts[2]] == [f"{entropy:.1f}", f"{100 * row[:2].sum():.0f}%"]
+    assert len({drawn.scale for drawn in part.maps}) == 1
+    screen = as_text([part], 60)
+    for drawn in part.maps:
+        assert " ".join(drawn.facts) in screen
+
+
+def test_the_scale_depends_on_the_number_of_tokens_alone() -> None:
+    scales = {
+        maps_of(report_on_picture(random_weights(1, 1, TOKENS, seed=n), layer=0, head=0)).maps[0].scale for n in (1, 2)
+    }
+    assert scales == {Scale(0.0, 1.0, signed=False, shape="sqrt")}
+
+
+def test_a_patch_without_weight_shows_the_faint_picture_and_others_its_colour() -> None:
+    weights = np.zeros((ROWS, COLUMNS), dtype=np.float32)
+    weights[1, 2] = 1.0
+    for surface in (LIGHT, DARK):
+        drawn = covered(pixels(), weights, Scale(0.0, 1.0, signed=False, shape="sqrt"), surface)
+        below = faint(pixels(), surface)
+        changed = np.abs(drawn - below).max(-1) > 0.5
+        inside = np.zeros(changed.shape, dtype=bool)
+        inside[6:12, 12:18] = True
+        np.testing.assert_array_equal(changed, inside)
+        fullest = np.array(surface.colour(1.0, signed=False))
+        np.testing.assert_allclose(drawn[8, 14], 0.95 * fullest + 0.05 * below[8, 14], atol=0.51)
+
+
+def test_resizing_takes_means_or_repeats() -> None:
+    picture = pixels()
+    np.testing.assert_allclose(resized(picture, ROWS, COLUMNS), picture[::6, ::6])
+    np.testing.assert_allclose(resized(picture, 9, 24)[:, 0], picture.reshape(9, 2, 24, 3).mean(1)[:, 0])
+    np.testing.assert_array_equal(resized(picture, 36, 48), picture.repeat(2, 0).repeat(2, 1))
+
+
+def test_half_blocks_have_the_colours_of_the_picture_and_of_the_map() -> None:
+    part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1))
+    file = StringIO()
+    console = Console(file=file, width=80, color_system="truecolor", force_terminal=True, legacy_windows=False)
+    draw([part], console)
+    drawn_lines = [line for line in file.getvalue().splitlines() if re.match(r"\x1b\[[34]8;2", line)]
+    found = np.array([_colours(line) for line in drawn_lines])  # (lines, characters, halves, 3)
+    seen, mapped = np.split(found.transpose(0, 2, 1, 3).reshape(2 * len(found), -1, 3)[:27], 2, axis=1)
+    size = 27, 36  # nine pixels for a patch
+    np.testing.assert_array_equal(seen, np.rint(resized(pixels(), *size)))
+    picture = part.maps[0]
+    np.testing.assert_array_equal(
+        mapped, covered(resized(pixels(), *size), picture.weights, picture.scale, Screen(console).surface)
+    )
+
+
+def _colours(line: str) -> list[list[list[int]]]:
+    """The colours of the upper and the lower half of every character of a line that has any."""
+    found = []
+    for codes, letter in re.findall(r"\x1b\[([0-9;]*)m([▀ ])\x1b\[0m", line):
+        colours = {
+            kind: [int(n) for n in rgb.split(";")] for kind, rgb in re.findall(r"([34]8);2;(\d+;\d+;\d+)", codes)
+        }
+        found.append([colours["38" if letter == "▀" else "48"], colours.get("48", [0, 0, 0])])
+    return found
+
+
+@pytest.mark.parametrize("system", [None, "standard", "256", "truecolor"])
+def test_every_terminal_has_the_shares_in_numbers(system: str | None) -> None:
+    row = WEIGHTS[0, 1, 0].astype(float)
+    file = StringIO()
+    part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1))
+    console = Console(file=file, width=40, color_system=system, force_terminal=True, legacy_windows=False)  # type: ignore[arg-type]
+    draw([part], console)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue())
+    for name, share in (("patches", row[2:].sum()), ("CLS", row[0]), ("registers", row[1])):
+        assert f"{name} {100 * share:.{0 if share >= 0.0995 else 1}f} %" in plain
+    assert max(map(len, plain.splitlines())) <= 40
+
+
+def test_without_colours_darker_shades_are_larger_weights() -> None:
+    part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1))
+    lines = [line[1:-1] for line in as_text([part], 60).splitlines() if line.startswith("|")]
+    shades = [" ░▒▓█".index(line[2 * column]) for line in lines for column in range(COLUMNS)]
+    # The scale goes from 0 to 1, by the root.
+    assert shades == [min(4, int(weight**0.5 * 5)) for weight in WEIGHTS[0, 1, 0, 2:].astype(float)]
+
+
+def test_a_figure_has_a_rectangle_for_every_patch_with_weight() -> None:
+    part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1), format="heat")
+    svg = as_svg([part])
+    found = re.findall(
+        r'<rect x="([\d.]+)" y="([\d.]+)" width="56.00" height="56.00" fill="#\w+" fill-opacity="([\d.]+)"', svg
+    )
+    covers = np.array([float(cover) for _, _, cover in found]).reshape(ROWS, COLUMNS)
+    weights = WEIGHTS[0, 1, 0, 2:].astype(float).reshape(ROWS, COLUMNS)
+    np.testing.assert_allclose(covers, np.minimum(0.95, 0.1 + 1.4 * np.sqrt(weights)), atol=0.006)
+    corners = np.array([(float(x), float(y)) for x, y, _ in found])
+    assert (np.diff(corners.reshape(ROWS, COLUMNS, 2)[..., 0], axis=1) > 55).all()
+    assert svg.count("data:image/png;base64") == 2
