@@ -85,14 +85,18 @@ def row_shares(weights: Array, grids: Sequence[ImageGrid], tokens: Sequence[Toke
         grids: The pictures of the text.
         tokens: Its tokens.
     """
-    kinds = {grid.prefix: grid.tokens[grid.tokens >= 0] for grid in grids}
-    on_grid = {int(position) for positions in kinds.values() for position in positions}
-    others: dict[str, list[int]] = {CLS: [], "registers": [], "special": [], "text": []}
+    return {kind: weights[..., positions].sum(-1) for kind, positions in kinds_of(grids, tokens).items()}
+
+
+def kinds_of(grids: Sequence[ImageGrid], tokens: Sequence[Token]) -> dict[str, list[int]]:
+    """Return the positions of the tokens of each kind, in the order of `row_shares`; kinds without any are left out."""
+    kinds: dict[str, list[int]] = {grid.prefix: grid.tokens[grid.tokens >= 0].tolist() for grid in grids}
+    on_grid = {position for positions in kinds.values() for position in positions}
+    kinds |= {CLS: [], "registers": [], "special": [], "text": []}
     for position, token in enumerate(tokens):
         if position not in on_grid:
-            others[_kind(token)].append(position)
-    kinds |= {kind: np.array(positions, dtype=np.int64) for kind, positions in others.items()}
-    return {kind: weights[..., positions].sum(-1) for kind, positions in kinds.items() if len(positions)}
+            kinds[_kind(token)].append(position)
+    return {kind: positions for kind, positions in kinds.items() if positions}
 
 
 def _kind(token: Token) -> str:

@@ -17,6 +17,14 @@ _PICTURE_LEFT = 0.4  # of the picture's brightness, against the background, belo
 _FAINTEST = 0.1  # cover of a patch with hardly any weight
 _STEEP = 1.4  # how fast the cover rises with the place on the scale, up to the fullest
 _FULLEST = 0.95
+# The same for a view that mixes pixels itself.
+MIXING = {
+    "colour": _COLOUR_LEFT,
+    "brightness": _PICTURE_LEFT,
+    "faintest": _FAINTEST,
+    "steep": _STEEP,
+    "fullest": _FULLEST,
+}
 _GREY = np.array((0.299, 0.587, 0.114))
 # Places of a scale that legends name.
 _TICKS = (0.25, 0.5, 1.0)
@@ -74,10 +82,15 @@ def covered(pixels: Array, weights: Matrix, scale: Scale, surface: Surface) -> A
 
 
 def percent(share: float) -> str:
-    """Write a share, with a decimal if it is below 10 %."""
-    return f"{100 * share:.{0 if share >= 0.0995 else 1}f} %"
+    """Write a share with two digits that count, down to 0.01 %."""
+    return f"{100 * share:.{0 if share >= 0.0995 else 1 if share >= 0.00995 else 2}f} %"
 
 
 def ticks(scale: Scale) -> Sequence[tuple[float, str]]:
     """Return the places of a scale that its legend names, each with its share in percent."""
-    return [(0.0, "0"), *((place, f"{100 * scale.value(place):.2g}") for place in _TICKS)]
+    return [(0.0, "0"), *((place, two_digits(100 * scale.value(place))) for place in _TICKS)]
+
+
+def two_digits(number: float) -> str:
+    """Write a number with two digits that count: `0.39`, `6.2`, `100`."""
+    return f"{float(f'{number:.2g}'):g}"

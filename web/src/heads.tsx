@@ -5,6 +5,7 @@ import { canvasOf, Heat, THEMES } from "./heat";
 import { LensList, sayOf, useLens } from "./lens";
 import type { Head } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
+import { mapOf, pictureScale, summaryOf } from "./pictures";
 import { theme as currentTheme } from "./theme";
 
 const SMALL = 32; // cells of a thumbnail
@@ -12,11 +13,12 @@ const AT_ONCE = 40; // heads
 const pictures = new WeakMap<Head, Map<string, HTMLCanvasElement>>();
 
 // The largest weight in every cell of a small grid, so that nothing strong is lost.
-function thumbnail(head: Head, theme: "light" | "dark", scale: Scale): HTMLCanvasElement | null {
-  const name = `${theme} ${scale.shape} ${scale.high}`;
+function thumbnail(head: Head, theme: "light" | "dark", scale: Scale, query: number): HTMLCanvasElement | null {
+  const pictured = head.scene.data.pictures !== null;
+  const name = `${theme} ${scale.shape} ${scale.high} ${pictured ? query : ""}`;
   const known = pictures.get(head)?.get(name);
   if (known) return known;
-  const matrix = head.picture();
+  const matrix = pictured ? mapOf(head, 0, query) : head.picture();
   if (!matrix?.rows || !matrix.columns) return null;
   const rows = Math.min(SMALL, matrix.rows);
   const columns = Math.min(SMALL, matrix.columns);
@@ -117,14 +119,18 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
               const known = roles!.names[role(r, c)];
               return `${name}: ${known ? `${known} ${fixed(strength.at(r, c), 2)}` : "no clear role"}`;
             }
-            return values ? `${name}: ${place.display.replace("_", " ")} ${exactText(values.at(r, c))}` : name;
+            if (values) return `${name}: ${place.display.replace("_", " ")} ${exactText(values.at(r, c))}`;
+            const head = scene.data.pictures && scene.head(r, c);
+            return head ? `${name}: ${summaryOf(head, query)}` : name;
           }}
           scale={
             finite.length && !lens
               ? least < 0
                 ? { low: -Math.max(-least, largest), high: Math.max(-least, largest), signed: true }
                 : { low: least, high: largest, signed: false }
-              : weightScale({ ...place, sinks: true }, null)
+              : scene.data.pictures && !lens && !strength
+                ? pictureScale(scene, place.shape)
+                : weightScale({ ...place, sinks: true }, null)
           }
           colours={strength && layers.map((_, r) => heads.map((_, c) => roles!.colours[role(r, c)] ?? ""))}
           label="layers and heads"
@@ -142,7 +148,14 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
               : (g, r, c, x, y, size) => {
                   const head = scene.head(r, c);
                   const picture =
-                    head && r * heads.length + c < budget && thumbnail(head, theme, weightScale(place, head));
+                    head &&
+                    r * heads.length + c < budget &&
+                    thumbnail(
+                      head,
+                      theme,
+                      scene.data.pictures ? pictureScale(scene, place.shape) : weightScale(place, head),
+                      query,
+                    );
                   const inset = size > 12 ? 1.5 : 0.5;
                   const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
                   g.fillStyle = css(surface(theme, "unknown"));

@@ -62,6 +62,7 @@ export function MatrixPanel(
     masks: string[];
     title: string;
     stageHelp: Record<string, string>;
+    onPicture?: () => void; // shows the picture in place of the matrix
   },
 ) {
   const { scene, head, place, sceneAt, masks, title, stageHelp, words, act, glossary, room } = props;
@@ -114,6 +115,11 @@ export function MatrixPanel(
             </button>
           ))}
         </span>
+        {props.onPicture && (
+          <button type="button" onClick={props.onPicture}>
+            picture
+          </button>
+        )}
         <span class="axes">
           <span class="term" title={glossary.query}>
             reads ↓

@@ -105,6 +105,14 @@ export interface SceneData {
   model: string;
   maskName: string;
   random: boolean;
+  // The pictures of the text, each patch with its source (-1 for none); the sources of each kind of token; the largest
+  // number of the scale; and all weights, by their roots, of heads that have no exact ones.
+  pictures: null | {
+    grids: { name: string; pixels: Ref; shape: [number, number]; sources: number[] }[];
+    kinds: [string, number[]][];
+    high: number;
+    rows: null | { units: [number, number][]; start: number; weights: Ref };
+  };
   // Indices in the first side of a comparison and in this one, if their tokens differ; -1 for a token that one lacks.
   pairs: null | { queries: Pairs; keys: Pairs; rows: AxisData; columns: AxisData };
   units: Unit[];
@@ -260,6 +268,29 @@ export class Head {
   least(query: number): number | undefined {
     if (this.by !== "weight" || this.leftOut.length) return undefined;
     return this.listed(query)?.at(-1)?.measures.weight;
+  }
+
+  // All weights of a row by source; null if the page does not hold them.
+  wholeRow(query: number): (ArrayLike<number> & Iterable<number>) | null {
+    const weights = this.stage("weights");
+    const { keys, sources, data, store } = this.scene;
+    if (keys.length !== sources.length) return null;
+    const row = query - this.unit.start;
+    if (weights && row >= 0 && row < weights.rows)
+      return weights.data.subarray(
+        weights.offset + row * weights.columns,
+        weights.offset + (row + 1) * weights.columns,
+      );
+    const rounded = data.pictures?.rows;
+    const unit =
+      rounded?.units.findIndex(([layer, head]) => layer === this.unit.at[0] && head === this.unit.at[1]) ?? -1;
+    if (!rounded || unit < 0) return null;
+    const [, rows, columns] = store.shape(rounded.weights) as [number, number, number];
+    const at = query - rounded.start;
+    if (at < 0 || at >= rows) return null;
+    const roots = store.raw(rounded.weights) as Uint8Array;
+    const start = (unit * rows + at) * columns;
+    return Float32Array.from(roots.subarray(start, start + columns), (root) => (root / 255) ** 2);
   }
 
   // How much of a row is on sources that are not listed; null if nothing of it is.

@@ -3,6 +3,7 @@ import type { Data, Ref } from "./data";
 import { type Tree, tree } from "./elements";
 import { cellText, type Digits, exactText, type Scale } from "./format";
 import { Heat, type Label, nameOf } from "./heat";
+import { Pictures } from "./pictures";
 import { Walk } from "./walk";
 
 // biome-ignore lint/suspicious/noExplicitAny: nodes are what rendering.py writes
@@ -19,6 +20,8 @@ export function Nodes({ nodes, data }: { nodes: Node[]; data: Data }) {
           tree(node as Tree)
         ) : node.k === "walk" ? (
           <Walk key={n} node={node} data={data} about={about} />
+        ) : node.k === "pictures" ? (
+          <Pictures key={n} node={node} data={data} />
         ) : (
           <div key={n} class={`panels ${node.look}`}>
             {node.panels.map((panel: PanelNode, m: number) => (

@@ -9,6 +9,7 @@ import { strongestWriter } from "./lens";
 import { MatrixPanel } from "./matrix";
 import { Scene, type SceneData } from "./model";
 import type { Compared, Pointed } from "./panel";
+import { PicturePanel } from "./pictures";
 import { Explain, Predictions, RowPanel } from "./row";
 import { exportsOf } from "./save";
 import { apply, type Bounds, fit, fragment, LENS, type Place, placeOf, type Spot, touch, visit } from "./spot";
@@ -88,6 +89,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   });
   const [hovered, setHovered] = useState<Pointed | null>(null);
   const [dialog, setDialog] = useState("");
+  const [asMatrix, setAsMatrix] = useState(false); // the matrix of a text with pictures, in place of these
   const [said, say] = useState("");
   const needle = useRef<HTMLInputElement>(null);
   const { spot } = place;
@@ -160,7 +162,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
           const there = scene.on(to, "keys", next.spot.key ?? -1);
           next.spot = { ...next.spot, query: scene.on(to, "queries", query), key: there < 0 ? null : there };
         }
-        return touch(fit(next, boundsOf(next.spot)), now);
+        return touch(fit(next, boundsOf(next.spot)), now, scene.data.pictures !== null);
       });
     }
   };
@@ -193,7 +195,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       const { text = now.spot.text } = changes;
       if (text === now.spot.text) {
         const next = { ...now, spot: { ...now.spot, ...changes } };
-        return touch(fit(next, boundsOf(next.spot)), now);
+        return touch(fit(next, boundsOf(next.spot)), now, scene.data.pictures !== null);
       }
       const other = { ...now.spot, query: startOf(sceneAt(text, now.spot.mask)!), key: null, ...changes };
       return fit({ ...now, spot: other, pinned: null }, boundsOf(other));
@@ -229,6 +231,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
     words: node.words,
     glossary: node.glossary,
   };
+  const pictured = scene.data.pictures !== null && !asMatrix && compared.length === 0;
   const side = node.masks.length > 1 ? node.masks[spot.mask]! : "";
   return (
     <div class="walk">
@@ -308,7 +311,18 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
       </div>
       <div class="columns">
         <HeadsPanel {...panel} displays={bounds.displays} />
-        <MatrixPanel {...panel} sceneAt={sceneAt} masks={node.masks} title={title} stageHelp={node.stageHelp} />
+        {pictured ? (
+          <PicturePanel {...panel} title={title} onMatrix={() => setAsMatrix(true)} />
+        ) : (
+          <MatrixPanel
+            {...panel}
+            sceneAt={sceneAt}
+            masks={node.masks}
+            title={title}
+            stageHelp={node.stageHelp}
+            onPicture={scene.data.pictures && compared.length === 0 ? () => setAsMatrix(false) : undefined}
+          />
+        )}
         <div class="aside" style={{ maxHeight: `${room}px` }}>
           <RowPanel {...panel} phrases={node.phrases} side={side} />
           {scene.data.predictions.length > 0 && place.predictions && <Predictions scene={scene} />}

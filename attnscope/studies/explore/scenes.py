@@ -16,6 +16,7 @@ from attnscope.findings.head_averages import HEAD_AVERAGES
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.heads import HeadRef, HeadReport, Top
+from attnscope.findings.images import CLS, kinds_of
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
@@ -23,6 +24,7 @@ from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
 from attnscope.studies.screens.header import report_header, short_path
+from attnscope.studies.screens.pictures import kind_name, picture_scale
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.parts import Facts, joined
 from attnscope.views.settings import DisplaySettings
@@ -37,6 +39,7 @@ from attnscope.views.walk.scene import (
     RankedSources,
     RunCommand,
     Scene,
+    ScenePicture,
     SceneRoles,
     WalkHead,
 )
@@ -105,11 +108,17 @@ def scene_of(
         queries=token_axis("query", text.tokens, queries),
         keys=token_axis(source_kind(text), text.sources, keys),
         sources=token_axis(source_kind(text), text.sources),
-        passages=list(passages((text.text, text.pair), text.tokens, text.context, (queries, keys))),
+        passages=_without_patches(text, passages((text.text, text.pair), text.tokens, text.context, (queries, keys))),
         stages=[stage for stage in WALKED if stage in stages] or ["weights"],
         aligned=text.context is None,
         predictions=[forecast(text, prediction) for prediction in text.predictions],
         start=_start(text, queries),
+        pictures=[ScenePicture(grid.prefix, grid.pixels, grid.tokens) for grid in text.images],
+        kinds=[
+            (kind_name(text, kind), positions)
+            for kind, positions in (kinds_of(text.images, text.sources) if text.images else {}).items()
+        ],
+        picture_scale=picture_scale(text) if text.images else None,
         numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
         command=run_command(
             report.provenance, report.mask, text.text, text.pair, generated=sum(token.made for token in text.tokens)
@@ -122,10 +131,29 @@ def scene_of(
 
 def _start(text: TextReport, queries: Sequence[int]) -> int | None:
     """Return the row to begin at: the first that a prediction is about, else the last that is no special token."""
+    if text.images and (cls := [n for n, query in enumerate(queries) if text.tokens[query].piece == CLS]):
+        return cls[0]
     about = [prediction.position for prediction in text.predictions if prediction.position in queries]
     if about:
         return queries.index(about[0])
     return next((n for n in range(len(queries) - 1, -1, -1) if not text.tokens[queries[n]].special), None)
+
+
+def _without_patches(text: TextReport, passages: Iterable[Passage]) -> list[Passage]:
+    """Return the passages of a text; the patches of each picture, which are drawn elsewhere, are its name."""
+    names = {int(position): grid.prefix for grid in text.images for position in grid.tokens.ravel()}
+    rows = text.queries or list(range(len(text.tokens)))
+    keys = text.keys or list(range(len(text.sources)))
+    kept: list[Passage] = []
+    drawn: set[str] = set()
+    for passage in passages:
+        at = rows[passage.query] if passage.query >= 0 else keys[passage.key] if passage.key >= 0 else -1
+        if at not in names or at < 0:
+            kept.append(passage)
+        elif names[at] not in drawn:
+            drawn.add(names[at])
+            kept.append(Passage(Span(f" [{names[at]}] ")))
+    return kept
 
 
 def units_known(*, words: bool, spans: bool) -> list[str]:

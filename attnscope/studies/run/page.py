@@ -109,7 +109,8 @@ def _head(text: TextReport, summary: TextReport, named_head: HeadReport | None, 
     if named_head is None:
         assert other is not None
         head = walk_head(summary, other)
-        return replace(_spread(head, text, summary), exact=bool(head.stages))
+        # Of texts with pictures, a page holds the weights of every head, rounded: they are maps on the pictures.
+        return replace(_spread(head, text, summary), exact=bool(head.stages) and not text.images)
     head = walk_head(text, named_head)
     if other is None:
         return head

@@ -37,7 +37,7 @@ def has_maps(text: TextReport, head: HeadReport) -> bool:
 
 def present_maps(text: TextReport, head: HeadReport) -> Iterator[Pictures]:
     """Present the shown rows of a head as maps on the pictures."""
-    scale = _scale(text)
+    scale = picture_scale(text)
     rows = _rows(text, head)
     maps = [_map(text, head, row, grid, scale) for row in rows for grid in text.images]
     yield Pictures(maps, _caption(rows))
@@ -45,7 +45,7 @@ def present_maps(text: TextReport, head: HeadReport) -> Iterator[Pictures]:
 
 def present_all_maps(text: TextReport) -> Iterator[Pictures]:
     """Present all heads as thumbnails of their maps, for each picture."""
-    scale = _scale(text)
+    scale = picture_scale(text)
     rows = [_mean(text, head, _rows(text, head)) for head in text.heads]
     places = [(int(head.layer), int(head.head)) for head in text.heads]
     for grid in text.images:
@@ -57,7 +57,7 @@ def present_all_maps(text: TextReport) -> Iterator[Pictures]:
         yield Pictures(maps, caption, places, f"{', '.join(names)}, share of the row outside the picture")
 
 
-def _scale(text: TextReport) -> Scale:
+def picture_scale(text: TextReport) -> Scale:
     """Return the scale of a text's maps: it depends on the number of tokens alone, so that heads can be compared."""
     return Scale(0.0, min(1.0, _FULL / len(text.sources)), signed=False, shape="sqrt")
 
@@ -124,9 +124,15 @@ def _shares(text: TextReport, row: _Row, grid: ImageGrid) -> list[tuple[str, flo
     """Return the share of every kind of token, that of this picture's patches first."""
     shares = {kind: float(share) for kind, share in row_shares(row.weights, text.images, text.sources).items()}
     own = shares.pop(grid.prefix)
-    patches = "patches" if len(text.images) == 1 else grid.prefix
-    beside = [(_WORDS.get(kind, kind), share) for kind, share in shares.items()]
-    return [(patches, own), *beside, *([("sink", row.sink)] if row.sink else [])]
+    beside = [(kind_name(text, kind), share) for kind, share in shares.items()]
+    return [(kind_name(text, grid.prefix), own), *beside, *([("sink", row.sink)] if row.sink else [])]
+
+
+def kind_name(text: TextReport, kind: str) -> str:
+    """Return the name of a kind of token (see `row_shares`) on a screen."""
+    if [grid.prefix for grid in text.images] == [kind]:
+        return "patches"
+    return _WORDS.get(kind, kind)
 
 
 def _entropy(row: _Row) -> float:

@@ -18,6 +18,7 @@ from attnscope.views.page.container import Container
 from attnscope.views.page.rendering import DRAWN, render
 from attnscope.views.page.walk import Walk, lowered_walk
 from attnscope.views.palette import DARK, LIGHT
+from attnscope.views.pictures import MIXING
 from attnscope.views.scales import LARGEST_RATIO, SHAPES, TICKS
 
 # Version of the data, of which a script reads only its own.
@@ -37,6 +38,7 @@ def as_html(parts: Iterable[Any], title: str) -> Iterator[bytes]:
         "shapes": list(SHAPES),
         "ticks": TICKS,
         "ratio": LARGEST_RATIO,
+        "mixing": MIXING,
     }
     header = {"version": VERSION, "title": as_unicode(title), "palette": palette, "nodes": nodes}
     data = b64encode(container.packed(header)).decode()

@@ -71,6 +71,15 @@ class Container:
             return self.rounded(array, decimals)
         return self.add(falls.astype(np.uint16)) | {"decimals": decimals, "missing": -1, "falls": True}
 
+    def picture(self, pixels: Array) -> Reference:
+        """Keep a picture, (height, width, 3), uint8: each row as its differences from the row above, modulo 256."""
+        above = np.zeros_like(pixels[:1])
+        return self.add(np.diff(np.asarray(pixels, dtype=np.uint8), axis=0, prepend=above))
+
+    def roots(self, shares: Array) -> Reference:
+        """Keep shares from 0 to 1 by their root, rounded to a step of 1/255: small ones are as exact as large ones."""
+        return self.add(np.rint(255 * np.sqrt(np.clip(shares, 0.0, 1.0))).astype(np.uint8))
+
     def product(self, matrix: Matrix) -> Reference:
         """Keep a matrix exactly: as a product of two narrow ones and a correction if it has a low rank.
 

@@ -8,9 +8,11 @@ import numpy as np
 
 from attnscope.views import parts
 from attnscope.views.axes import Axis
+from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.numbers import MASKED, number_text
 from attnscope.views.page.container import Container
 from attnscope.views.page.elements import Element, element, hidden_heading, meter, plain, scrolling, spans_of, text_of
+from attnscope.views.pictures import percent
 from attnscope.views.scales import LogScale, strip_scale
 
 Node = dict[str, Any] | Element
@@ -223,6 +225,36 @@ def _strips(strips: parts.Strips, _container: Container) -> list[Node]:
     return [element("div", *lines, look="strips", style=_indented(strips.indent))]
 
 
+def _pictures(pictures: parts.Pictures, container: Container) -> list[Node]:
+    """Return maps on pictures; maps on the same picture share its pixels."""
+    kept: dict[bytes, dict[str, Any]] = {}
+    nodes = []
+    for drawn in pictures.maps:
+        key = drawn.pixels.tobytes()
+        if key not in kept:
+            kept[key] = container.picture(drawn.pixels)
+        node = {
+            "title": spans_of(drawn.title),
+            "label": plain(spans_of(drawn.title)),
+            "pixels": kept[key],
+            "weights": container.exact(drawn.weights),
+            "beside": [[name, percent(share)] for name, share in drawn.shares],
+            "facts": list(drawn.facts),
+            "query": drawn.query,
+        }
+        nodes.append(node)
+    return [
+        {
+            "k": "pictures",
+            "caption": spans_of(pictures.caption),
+            "maps": nodes,
+            "scale": {"low": 0, "high": pictures.maps[0].scale.high, "signed": False, "shape": "sqrt"},
+            "facts": pictures.facts,
+            "across": None if pictures.places is None else len(lay_out_heads(pictures.places).columns),
+        }
+    ]
+
+
 Drawing = Callable[[Any, Container], Sequence[Node]]
 DRAWN: dict[type, Drawing] = {
     parts.Text: _text,
@@ -232,6 +264,7 @@ DRAWN: dict[type, Drawing] = {
     parts.WeightMap: _map,
     parts.Bars: _bars,
     parts.Strips: _strips,
+    parts.Pictures: _pictures,
     # The first form: a page has no end.
     parts.FirstFitting: lambda fitting, container: render(fitting.forms[0], container),
 }

@@ -193,9 +193,29 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             "rows": _axis(scene.alignment.rows), "columns": _axis(scene.alignment.columns),
         },
         "random": scene.random,
+        "pictures": None if scene.picture_scale is None else {
+            "grids": [
+                {"name": picture.name, "pixels": container.picture(picture.pixels), "shape": picture.sources.shape,
+                 "sources": picture.sources.ravel().tolist()}
+                for picture in scene.pictures
+            ],
+            "kinds": [[name, list(sources)] for name, sources in scene.kinds],
+            "high": scene.picture_scale.high,
+            "rows": _pictured_rows(scene, rounded, container),
+        },
         "units": [_head(indices, head, container) for indices, head in heads.items()],
         "groups": [*_group(exact, container, exact=True), *_group(rounded, container, exact=False)],
     }  # fmt: skip
+
+
+def _pictured_rows(scene: Scene, heads: Mapping[tuple[int, int], WalkHead], container: Container) -> Node | None:
+    """Return all weights of heads that have no exact numbers on the page, by their roots; None if there are none."""
+    drawn = {indices: head.stages["weights"] for indices, head in heads.items() if "weights" in head.stages}
+    if not drawn:
+        return None
+    first_head = heads[next(iter(drawn))]
+    weights = container.roots(np.stack(list(drawn.values())))
+    return {"units": [list(indices) for indices in drawn], "start": first_head.start, "weights": weights}
 
 
 def _file_name(model: str) -> str:
@@ -240,7 +260,7 @@ def _head(indices: tuple[int, int], head: WalkHead, container: Container) -> Nod
     later = later_steps(head)
     has_scale = head.scale is not None and head.softcap is None and not later
     plain_scale = float(np.float32(head.scale)) if has_scale and head.scale is not None else None
-    stages = {name: head.stages[name] for name in _STAGES if name in head.stages}
+    stages = {name: head.stages[name] for name in _STAGES if name in head.stages and head.exact}
     return {
         "at": list(indices),
         "layer": head.layer,

@@ -15,7 +15,7 @@ from rich.text import Text
 from attnscope.findings.arrays import Array
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.parts import PictureMap, Pictures
-from attnscope.views.pictures import covered, percent, resized, ticks
+from attnscope.views.pictures import covered, percent, resized, ticks, two_digits
 from attnscope.views.scales import Scale, pool_largest
 from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style
 from attnscope.views.terminal.map import half_blocks
@@ -245,7 +245,9 @@ def _legend(screen: Screen, scale: Scale) -> Text:
     """Draw what the colours of patches mean."""
     unit = "% of the row on one patch"
     if not screen.colours:
-        steps = [f"[{shade * 2}] {100 * scale.value((n + 1) / len(SHADES)):.2g}" for n, shade in enumerate(SHADES)]
+        steps = [
+            f"[{shade * 2}] {two_digits(100 * scale.value((n + 1) / len(SHADES)))}" for n, shade in enumerate(SHADES)
+        ]
         return flow([Text(step) for step in steps] + [Text(f"{unit}, at most", "dim")], screen.line, " ")
     line = Text("0 ")
     for (start, _), (end, name) in pairwise(ticks(scale)):

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.findings.arrays import Floats, Matrix
+from attnscope.findings.arrays import Array, Floats, Matrix
 from attnscope.findings.heads import HeadRef, Pooled
 from attnscope.findings.run import Report
 from attnscope.findings.tokens import LeftOut
 from attnscope.views.axes import Axis
-from attnscope.views.scales import pool_largest
+from attnscope.views.scales import Scale, pool_largest
 from attnscope.views.spans import Span, Spans
 
 # Stages with a number for every cell, in the order of computation.
@@ -144,6 +144,15 @@ class Alignment:
 
 
 @dataclass(frozen=True)
+class ScenePicture:
+    """A picture among the tokens."""
+
+    name: str  # such as `image`
+    pixels: Array  # as the model saw it, (height, width, 3), uint8
+    sources: np.ndarray  # index on the axis of sources of every patch, (rows, columns); −1 for a patch without a token
+
+
+@dataclass(frozen=True)
 class RankedSources:
     """The strongest sources of every query, strongest first."""
 
@@ -235,6 +244,10 @@ class Scene(Owner):
     # of a side of a comparison, with the first side; None if both have the same tokens
     alignment: Alignment | None = None
     display: str = "thumbnails"  # what a page shows of every head first: `roles`, or the name of a number
+    pictures: Sequence[ScenePicture] = ()
+    # of a text with pictures, each kind of token with the indices of its sources: those of each picture first
+    kinds: Sequence[tuple[str, Sequence[int]]] = ()
+    picture_scale: Scale | None = None  # of weights on patches
 
     def tokens_of(self, query: int) -> Sequence[int]:
         """Return the positions of the tokens of a row."""

@@ -1,0 +1,441 @@
+// Pictures with maps over them: the faint picture, and the colour of each patch by its share of a row of weights.
+
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { Data, Ref } from "./data";
+import { type Tree, tree } from "./elements";
+import {
+  colourOf,
+  css,
+  exactText,
+  palette,
+  place as placeOn,
+  type Rgb,
+  ramp,
+  type Scale,
+  surface,
+  type Theme,
+} from "./format";
+import { canvasOf, THEMES } from "./heat";
+import type { Head, Scene } from "./model";
+import type { PanelProps } from "./panel";
+import { theme as currentTheme } from "./theme";
+
+export interface Pixels {
+  width: number;
+  height: number;
+  data: Uint8Array; // red, green and blue
+}
+
+const known = new Map<Ref, Pixels>();
+
+// A picture as container.picture stores it: differences from the row above.
+export function pixelsOf(data: Data, ref: Ref): Pixels {
+  const found = known.get(ref);
+  if (found) return found;
+  const [height, width] = data.shape(ref) as [number, number, number];
+  const bytes = Uint8Array.from(data.raw(ref) as Uint8Array);
+  for (let i = width * 3; i < bytes.length; i++) bytes[i]! += bytes[i - width * 3];
+  const pixels = { width, height, data: bytes };
+  known.set(ref, pixels);
+  return pixels;
+}
+
+function plain({ width, height, data }: Pixels): HTMLCanvasElement {
+  const image = new ImageData(width, height);
+  for (let i = 0, at = 0; i < data.length; i += 3, at += 4)
+    image.data.set([data[i]!, data[i + 1]!, data[i + 2]!, 255], at);
+  return canvasOf(image);
+}
+
+type Map2 = { rows: number; columns: number; at: (row: number, column: number) => number };
+
+// The pixels of a picture under a map, as views/pictures.py mixes them.
+function covered({ width, height, data }: Pixels, map: Map2, scale: Scale, theme: Theme): HTMLCanvasElement {
+  const { colour, brightness, faintest, steep, fullest } = palette.mixing;
+  const background = surface(theme, "background");
+  const patches: [Rgb, number][] = [];
+  for (let r = 0; r < map.rows; r++)
+    for (let c = 0; c < map.columns; c++) {
+      const at = placeOn(scale, map.at(r, c));
+      patches.push(
+        at ? [colourOf(theme, scale, map.at(r, c))!, Math.min(fullest, faintest + steep * at)] : [[0, 0, 0], 0],
+      );
+    }
+  const image = new ImageData(width, height);
+  for (let y = 0, i = 0; y < height; y++) {
+    const row = Math.floor((y * map.rows) / height) * map.columns;
+    for (let x = 0; x < width; x++, i++) {
+      const [tint, cover] = patches[row + Math.floor((x * map.columns) / width)]!;
+      const grey = 0.299 * data[i * 3]! + 0.587 * data[i * 3 + 1]! + 0.114 * data[i * 3 + 2]!;
+      for (let n = 0; n < 3; n++) {
+        const below = (grey + (data[i * 3 + n]! - grey) * colour) * brightness + background[n]! * (1 - brightness);
+        image.data[i * 4 + n] = below * (1 - cover) + tint[n]! * cover;
+      }
+      image.data[i * 4 + 3] = 255;
+    }
+  }
+  return canvasOf(image);
+}
+
+export const percent = (share: number) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : share >= 0.00995 ? 1 : 2)} %`;
+
+interface CanvasProps {
+  pixels: Pixels;
+  map: Map2;
+  scale: Scale;
+  size: number; // pixels of the longer side
+  query: [number, number] | null;
+  pointed: [number, number] | null;
+  label: string;
+  id?: string;
+  bare?: boolean; // the picture without its map
+  onPoint?: (patch: [number, number] | null) => void;
+  onChoose?: (row: number, column: number) => void;
+}
+
+const STEPS: Record<string, [number, number]> = {
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+};
+
+export function PictureCanvas(props: CanvasProps) {
+  const { pixels, map, scale, size, query, pointed, label, id, bare, onPoint, onChoose } = props;
+  const theme = currentTheme();
+  const box = useRef<HTMLCanvasElement>(null);
+  const drawn = useMemo(
+    () => (bare ? plain(pixels) : covered(pixels, map, scale, theme)),
+    [pixels, map, scale.high, scale.shape, theme, bare],
+  );
+  const factor = size / Math.max(pixels.width, pixels.height);
+  const width = Math.round(pixels.width * factor);
+  const height = Math.round(pixels.height * factor);
+  useEffect(() => {
+    const canvas = box.current!;
+    const dots = window.devicePixelRatio || 1;
+    canvas.width = width * dots;
+    canvas.height = height * dots;
+    const g = canvas.getContext("2d")!;
+    g.scale(dots, dots);
+    g.imageSmoothingEnabled = bare === true;
+    g.drawImage(drawn, 0, 0, width, height);
+    const frame = (patch: [number, number] | null, thick: number) => {
+      if (!patch) return;
+      const [x, y] = [(patch[1] * width) / map.columns, (patch[0] * height) / map.rows];
+      // both colours, so that it can be seen on any patch
+      for (const [colour, line] of [
+        [css(surface(theme, "background")), thick + 2],
+        [THEMES[theme].ink, thick],
+      ] as const) {
+        g.strokeStyle = colour;
+        g.lineWidth = line;
+        g.strokeRect(x, y, width / map.columns, height / map.rows);
+      }
+    };
+    frame(query, 2);
+    frame(pointed, 1);
+  });
+  const at = (event: MouseEvent): [number, number] => {
+    const { left, top } = box.current!.getBoundingClientRect();
+    const clamp = (share: number, count: number) => Math.max(0, Math.min(count - 1, Math.floor(share * count)));
+    return [clamp((event.clientY - top) / height, map.rows), clamp((event.clientX - left) / width, map.columns)];
+  };
+  return (
+    <canvas
+      ref={box}
+      id={id}
+      class="picture-canvas"
+      style={{ width: `${width}px`, height: `${height}px`, cursor: onChoose ? "pointer" : undefined }}
+      role="img"
+      aria-label={label}
+      tabIndex={onChoose ? 0 : undefined}
+      onPointerMove={(event) => onPoint?.(at(event))}
+      onPointerLeave={() => onPoint?.(null)}
+      onClick={(event) => onChoose?.(...at(event))}
+      onKeyDown={(event) => {
+        const step = STEPS[event.key];
+        if (!step || !onChoose || event.ctrlKey || event.metaKey || event.altKey) return;
+        event.preventDefault();
+        event.stopPropagation();
+        const from = query ?? [Math.floor(map.rows / 2), Math.floor(map.columns / 2)];
+        const to = (n: 0 | 1, count: number) => Math.max(0, Math.min(count - 1, from[n] + (query ? step[n] : 0)));
+        onChoose(to(0, map.rows), to(1, map.columns));
+      }}
+    />
+  );
+}
+
+const TICKS = [0.25, 0.5, 1];
+
+// The ramp of a map, with the shares that its colours stand for.
+export function PictureLegend({ scale }: { scale: Scale }) {
+  const colours = ramp(currentTheme(), false);
+  const stops = [0, 1, 2, 3, 4, 5, 6, 7, 8].map((n) => css(colours[n * 32]!)).join(",");
+  const share = (place: number) => {
+    if (scale.shape === "sqrt") return scale.high * place ** 2;
+    return scale.shape === "log" ? scale.high * palette.ratio ** (place - 1) : scale.high * place;
+  };
+  return (
+    <div class="picture-legend">
+      <div class="ramp" style={{ background: `linear-gradient(90deg,${stops})` }} />
+      <span style={{ left: 0 }}>0</span>
+      {TICKS.map((place) => (
+        <span key={place} style={{ left: `${place * 100}%` }}>
+          {Number((100 * share(place)).toPrecision(2))}
+          {place === 1 ? " % of the row on one patch" : ""}
+        </span>
+      ))}
+    </div>
+  );
+}
+
+export interface PicturesNode {
+  caption: Tree[];
+  maps: {
+    title: Tree[];
+    label: string;
+    pixels: Ref;
+    weights: Ref;
+    beside: [string, string][];
+    facts: string[];
+    query: [number, number] | null;
+  }[];
+  scale: Scale;
+  facts: string;
+  across: number | null;
+}
+
+// Maps that a report shows outside of a walk: the picture, then one map after the other, or thumbnails of all heads.
+export function Pictures({ node, data }: { node: PicturesNode; data: Data }) {
+  const small = node.across !== null;
+  return (
+    <section class="pictures">
+      <p class="text">{node.caption.map(tree)}</p>
+      <div class="picture-list" style={small ? { gridTemplateColumns: `repeat(${node.across}, max-content)` } : {}}>
+        {node.maps.map((one, n) => {
+          const pixels = pixelsOf(data, one.pixels);
+          const map = data.matrix(one.weights);
+          const shown = { pixels, map, scale: node.scale, query: one.query, pointed: null };
+          const seen = !small && node.maps.findIndex((other) => other.pixels["@"] === one.pixels["@"]) === n;
+          return [
+            seen && (
+              <figure key={`seen ${n}`}>
+                <figcaption class="dim">the picture, as the model saw it</figcaption>
+                <PictureCanvas {...shown} size={300} query={null} label="the picture, as the model saw it" bare />
+              </figure>
+            ),
+            <figure key={n}>
+              <figcaption>{one.title.map(tree)}</figcaption>
+              <PictureCanvas {...shown} size={small ? 84 : 300} label={one.label} />
+              {!small && (
+                <p class="shares">
+                  {one.beside.map(([name, share]) => (
+                    <span key={name} class="item">
+                      {name} <b>{share}</b>
+                    </span>
+                  ))}
+                </p>
+              )}
+              <p class="dim small">{one.facts.join(small ? " " : " · ")}</p>
+            </figure>,
+          ];
+        })}
+      </div>
+      {small && <p class="dim small">below each: {node.facts}</p>}
+      <PictureLegend scale={node.scale} />
+    </section>
+  );
+}
+
+const maps = new WeakMap<Head, Map<string, Map2 | null>>();
+
+// A row of a head as a map on a picture of its text; null if the page does not hold the row.
+export function mapOf(head: Head, grid: number, query: number): Map2 | null {
+  const found = maps.get(head) ?? new Map<string, Map2 | null>();
+  maps.set(head, found);
+  const name = `${grid} ${query}`;
+  if (!found.has(name)) {
+    const weights = head.wholeRow(query);
+    const { shape, sources } = head.scene.data.pictures!.grids[grid]!;
+    const [rows, columns] = shape;
+    const at = (r: number, c: number) => {
+      const source = sources[r * columns + c]!;
+      return source < 0 ? Number.NaN : weights![source]!;
+    };
+    found.set(name, weights ? { rows, columns, at } : null);
+  }
+  return found.get(name)!;
+}
+
+export const pictureScale = (scene: Scene, shape: Scale["shape"]): Scale => ({
+  low: 0,
+  high: scene.data.pictures!.high,
+  signed: false,
+  shape,
+});
+
+// The share of a row on each kind of token: patches, and what stands beside the picture.
+export function sharesOf(head: Head, query: number): [string, number][] {
+  const weights = head.wholeRow(query);
+  if (!weights) return [];
+  const sink = head.statistics(query).find(([name]) => name === "sink");
+  const shares = head.scene.data.pictures!.kinds.map(([name, sources]): [string, number] => [
+    name,
+    sources.reduce((sum, source) => sum + weights[source]!, 0),
+  ]);
+  return sink ? [...shares, ["sink", sink[1]]] : shares;
+}
+
+// Entropy in bits, mean distance in patches from a query that is a patch, and the share outside of pictures.
+export function summaryOf(head: Head, query: number): string {
+  const weights = head.wholeRow(query);
+  if (!weights) return "";
+  let entropy = 0;
+  for (const weight of weights) if (weight > 0) entropy -= weight * Math.log2(weight);
+  const said = [`entropy ${entropy.toFixed(2)} bits`];
+  const { grids } = head.scene.data.pictures!;
+  let inside = 0;
+  for (const [n, { shape, sources }] of grids.entries()) {
+    const map = mapOf(head, n, query)!;
+    const from = patchOf(head.scene, n, query);
+    let sum = 0;
+    let far = 0;
+    for (let r = 0; r < shape[0]; r++)
+      for (let c = 0; c < shape[1]; c++) {
+        if (sources[r * shape[1] + c]! < 0) continue;
+        sum += map.at(r, c);
+        if (from) far += map.at(r, c) * Math.hypot(r - from[0], c - from[1]);
+      }
+    inside += sum;
+    if (from && sum > 0) said.push(`mean distance ${(far / sum).toFixed(1)} patches`);
+  }
+  return [...said, `${percent(Math.max(0, 1 - inside))} outside the picture`].join(" · ");
+}
+
+// The patch that a query is on a picture.
+export function patchOf(scene: Scene, grid: number, query: number): [number, number] | null {
+  const { shape, sources } = scene.data.pictures!.grids[grid]!;
+  const at = sources.indexOf(scene.queries.positions[query]!);
+  return at < 0 ? null : [Math.floor(at / shape[1]), at % shape[1]];
+}
+
+const FRAME = 215; // pixels around the pictures of the panel
+
+export function PicturePanel(props: PanelProps & { title: string; onMatrix: () => void }) {
+  const { scene, head, place, act, goto, room, title, onMatrix } = props;
+  const [pointed, setPointed] = useState<[number, [number, number]] | null>(null);
+  const { query } = place.spot;
+  const { grids } = scene.data.pictures!;
+  const scale = pictureScale(scene, place.shape);
+  const size = Math.max(160, Math.min(grids.length > 1 ? 260 : 560, room - FRAME));
+  const beside = scene.data.pictures!.kinds.filter((_, n) => n >= grids.length);
+  const shares = head ? sharesOf(head, query) : [];
+  const say = () => {
+    if (!pointed || !head) return "Point at a patch; a click shows what it reads.";
+    const [grid, [r, c]] = pointed;
+    const weight = mapOf(head, grid, query)?.at(r, c);
+    const known = weight === undefined || Number.isNaN(weight) ? "no token" : percent(weight);
+    const number = head.exact && weight !== undefined && !Number.isNaN(weight) ? ` (${exactText(weight)})` : "";
+    return `${grids[grid]!.name} row ${r}, column ${c}: ${known}${number} of the row`;
+  };
+  return (
+    <section class="card matrix-panel picture-panel" aria-label="picture" style={{ maxHeight: `${room}px` }}>
+      <div class="bar">
+        <span class="nav">
+          <button type="button" onClick={() => act("previous_head")} aria-label="Previous head" title="[">
+            ‹
+          </button>
+          <strong class="where" id="where">
+            {title}
+          </strong>
+          <button type="button" onClick={() => act("next_head")} aria-label="Next head" title="]">
+            ›
+          </button>
+        </span>
+        <span>
+          <span class="dim">weights of</span> <bdi>{scene.queries.labels[query]?.name}</bdi>
+        </span>
+        <span class="stages">
+          <button type="button" aria-pressed="true">
+            picture
+          </button>
+          <button type="button" onClick={onMatrix}>
+            matrix
+          </button>
+        </span>
+      </div>
+      <div class="picture-list">
+        {grids.map((grid, n) => {
+          const map = head && mapOf(head, n, query);
+          if (!map)
+            return (
+              <p key={n} class="dim">
+                This page does not hold the whole row of this head.
+              </p>
+            );
+          return (
+            <PictureCanvas
+              key={n}
+              id={n ? undefined : "panel-matrix"}
+              pixels={pixelsOf(scene.store, grid.pixels)}
+              map={map}
+              scale={scale}
+              size={size}
+              query={patchOf(scene, n, query)}
+              pointed={pointed?.[0] === n ? pointed[1] : null}
+              label={`${grid.name}: weights of ${title}; arrow keys choose a patch as the query`}
+              onPoint={(patch) => setPointed(patch && [n, patch])}
+              onChoose={(r, c) => {
+                const source = grid.sources[r * grid.shape[1] + c]!;
+                const to = source < 0 ? undefined : scene.queries.find(source);
+                if (to !== undefined) goto({ query: to, key: null });
+              }}
+            />
+          );
+        })}
+        <PictureCanvas
+          pixels={pixelsOf(scene.store, grids[0]!.pixels)}
+          map={{ rows: 1, columns: 1, at: () => 0 }}
+          scale={scale}
+          size={Math.min(120, size)}
+          query={null}
+          pointed={null}
+          label="the picture, as the model saw it"
+          bare
+        />
+      </div>
+      <p class="shares">
+        {shares.map(([name, share]) => (
+          <span key={name} class="item">
+            {name} <b data-share={name}>{percent(share)}</b>
+          </span>
+        ))}
+        {beside
+          .filter(([, sources]) => sources.length === 1)
+          .map(([name, sources]) => {
+            const to = scene.queries.find(sources[0]!);
+            return (
+              to !== undefined && (
+                <button
+                  key={name}
+                  type="button"
+                  aria-pressed={to === query}
+                  onClick={() => goto({ query: to, key: null })}
+                >
+                  weights of {name}
+                </button>
+              )
+            );
+          })}
+      </p>
+      <p class="dim small" data-summary>
+        {head ? summaryOf(head, query) : ""}
+      </p>
+      <p class="said-patch" aria-live="polite">
+        {say()}
+      </p>
+      <PictureLegend scale={scale} />
+    </section>
+  );
+}
