@@ -20,7 +20,7 @@ _WORDS = {CLS: "CLS"}
 
 
 @dataclass(frozen=True)
-class _Row:
+class _MapRow:
     """A row of weights, or the mean of several."""
 
     name: Spans
@@ -62,13 +62,13 @@ def picture_scale(text: TextReport) -> Scale:
     return Scale(0.0, min(1.0, _FULL / len(text.sources)), signed=False, shape="sqrt")
 
 
-def _rows(text: TextReport, head: HeadReport) -> list[_Row]:
+def _rows(text: TextReport, head: HeadReport) -> list[_MapRow]:
     """Return the rows to draw: those that are shown, CLS of all, or the mean of many."""
     if head.pooled is not None:
         assert head.columns is not None
         count = len(text.tokens)
         sink = 0.0
-        return [_Row(ours(f"mean of {count:,} tokens"), head.columns / count, sink, range(count))]
+        return [_MapRow(ours(f"mean of {count:,} tokens"), head.columns / count, sink, range(count))]
     found = [_row(text, head, n) for n in range(len(text.queries))]
     if len(text.queries) == len(text.tokens):
         cls = [row for row, query in zip(found, text.queries, strict=True) if text.tokens[query].piece == CLS]
@@ -78,14 +78,14 @@ def _rows(text: TextReport, head: HeadReport) -> list[_Row]:
     return found if len(found) <= _MOST_ROWS else [_mean(text, head, found)]
 
 
-def _row(text: TextReport, head: HeadReport, index: int) -> _Row:
+def _row(text: TextReport, head: HeadReport, index: int) -> _MapRow:
     sink = 0.0 if head.rows.sink is None else float(head.rows.sink[index])
     query = text.queries[index]
     weights = head.stages["weights"][index].astype(np.float64)
-    return _Row((token_span(text.tokens, query),), weights, sink, [query])
+    return _MapRow((token_span(text.tokens, query),), weights, sink, [query])
 
 
-def _mean(text: TextReport, head: HeadReport, rows: Sequence[_Row]) -> _Row:
+def _mean(text: TextReport, head: HeadReport, rows: Sequence[_MapRow]) -> _MapRow:
     """Return the mean of rows, without those of queries that may attend to nothing."""
     if len(rows) == 1:
         return rows[0]
@@ -95,11 +95,11 @@ def _mean(text: TextReport, head: HeadReport, rows: Sequence[_Row]) -> _Row:
     what = "patches" if all(query in on_patches for query in queries) else "rows"
     sink = float(np.mean([row.sink for row in counted]))
     weights = np.mean([row.weights for row in counted], axis=0)
-    return _Row(ours(f"mean of {len(rows):,} {what}"), weights, sink, queries)
+    return _MapRow(ours(f"mean of {len(rows):,} {what}"), weights, sink, queries)
 
 
 def _map(
-    text: TextReport, head: HeadReport, row: _Row, grid: ImageGrid, scale: Scale, *, brief: bool = False
+    text: TextReport, head: HeadReport, row: _MapRow, grid: ImageGrid, scale: Scale, *, brief: bool = False
 ) -> PictureMap:
     of_patches = map_of(row.weights, grid)
     shares = _shares(text, row, grid)
@@ -120,7 +120,7 @@ def _map(
     return PictureMap(name, grid.pixels, weights, scale, shares, facts, query)
 
 
-def _shares(text: TextReport, row: _Row, grid: ImageGrid) -> list[tuple[str, float]]:
+def _shares(text: TextReport, row: _MapRow, grid: ImageGrid) -> list[tuple[str, float]]:
     """Return the share of every kind of token, that of this picture's patches first."""
     shares = {kind: float(share) for kind, share in row_shares(row.weights, text.images, text.sources).items()}
     own = shares.pop(grid.prefix)
@@ -135,12 +135,12 @@ def kind_name(text: TextReport, kind: str) -> str:
     return _WORDS.get(kind, kind)
 
 
-def _entropy(row: _Row) -> float:
+def _entropy(row: _MapRow) -> float:
     shares = np.append(row.weights, row.sink)
     return float(-(shares[shares > 0] * np.log2(shares[shares > 0])).sum())
 
 
-def _distance(text: TextReport, head: HeadReport, row: _Row, grid: ImageGrid) -> float | None:
+def _distance(text: TextReport, head: HeadReport, row: _MapRow, grid: ImageGrid) -> float | None:
     """Return how many patches away a query reads within its picture, on average; None if no query is a patch.
 
     Of CLS, it is the mean over all patches, if their rows are shown.
@@ -162,7 +162,7 @@ def _distance(text: TextReport, head: HeadReport, row: _Row, grid: ImageGrid) ->
     return float(np.mean(means)) if means else None
 
 
-def _caption(rows: Sequence[_Row]) -> Spans:
+def _caption(rows: Sequence[_MapRow]) -> Spans:
     whose = rows[0].name if len(rows) == 1 else ours(f"{len(rows)} rows")
     return (
         Span("weights", "bold"),

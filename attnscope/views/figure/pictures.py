@@ -3,8 +3,8 @@
 from base64 import b64encode
 from collections.abc import Sequence
 
+from attnscope.base.png import encode_png
 from attnscope.findings.arrays import Array
-from attnscope.findings.images import encode_png
 from attnscope.views.figure.canvas import GAP, MARGIN, RAMPS, SIZE, SMALL, WIDTH, Canvas, text_width, wrap
 from attnscope.views.figure.colours import ramp_colour
 from attnscope.views.figure.labels import BAR
