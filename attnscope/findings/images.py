@@ -103,6 +103,55 @@ def _kind(token: Token) -> str:
     return "special" if token.special else "text"
 
 
+_PATCH = re.compile(r"((?:image|thumbnail|frame\[[0-9]+\])(?:\[[0-9]+\])?):([0-9]+),([0-9]+)")
+_BOX = re.compile(rf"{_PATCH.pattern}(?:-([0-9]+),([0-9]+))?")
+
+
+def find_places(name: str, tokens: Sequence[Token]) -> list[int]:
+    """Return the positions of tokens that a name means as places; none if it means none.
+
+    `image:3,4` is a patch and `image:3,4-6,8` a box, whose rows and columns are included; `image` is every patch of
+    every picture, `image[1]` of the second one, whose thumbnail is `thumbnail[1]`; `cls`, `register` (all of them) and
+    `register:0` are tokens of a vision model. The first of several pictures is `image[0]`, which may also be said of
+    the only one.
+    """
+    if name == CLS or _REGISTER.fullmatch(name):
+        return [n for n, token in enumerate(tokens) if token.piece == name and token.start is None]
+    if name == "register":
+        return [n for n, token in enumerate(tokens) if _REGISTER.fullmatch(token.piece) and token.start is None]
+    box = _BOX.fullmatch(name)
+    prefix = name if box is None else box[1]
+    corners = None
+    if box is not None:
+        top, left = int(box[2]), int(box[3])
+        corners = top, left, int(box[4] or top), int(box[5] or left)
+    positions = []
+    for position, token in enumerate(tokens):
+        patch = _patch(token)
+        if patch is None or not _names(prefix, patch[1]):
+            continue
+        row, column = int(patch[2]), int(patch[3])
+        if corners is None or (corners[0] <= row <= corners[2] and corners[1] <= column <= corners[3]):
+            positions.append(position)
+    return positions
+
+
+def picture_of(token: Token) -> str | None:
+    """Return the prefix of the picture that a token is a patch of, such as `image`; None for any other token."""
+    patch = _patch(token)
+    return None if patch is None else patch[1]
+
+
+def _patch(token: Token) -> "re.Match[str] | None":
+    # Only names of patches have a colon and no characters of the text.
+    return _PATCH.fullmatch(token.piece) if token.start is None and ":" in token.piece else None
+
+
+def _names(prefix: str, of_token: str) -> bool:
+    """Tell whether a prefix that a user wrote means the prefix of a token's name."""
+    return prefix == of_token or of_token.startswith(f"{prefix}[") or prefix == f"{of_token}[0]"
+
+
 def map_of(weights: Array, grid: ImageGrid) -> Array:
     """Return rows of weights, (…, tokens), as maps on a picture, (…, rows, columns); 0 for a patch without a token."""
     of_patches: Array = np.where(grid.tokens < 0, 0, weights[..., grid.tokens])

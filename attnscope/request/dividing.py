@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from attnscope.base.errors import NotInText, UsageError, arg, nearest
+from attnscope.findings.images import picture_of
 from attnscope.findings.spans import ANSWER, CharacterRange, SpanKind, TextSpans
 from attnscope.findings.tokens import Token, group_words, spell_word
 from attnscope.request.run_config import TextInput
@@ -83,6 +84,7 @@ def divide(text: TextInput, tokens: Sequence[Token], request: SpanRequest, *, tr
             names = {piece.name for piece in pieces}
             _assign(tokens, [SpanRange(unique_name(p.name, names), p.start, p.end) for p in of_pair], 1, owners)
     _fill_without_characters(tokens, owners)
+    _give_to_pictures(tokens, owners)
     in_template = bool(text.turns)
     for position, (token, token_kind) in enumerate(zip(tokens, of_token, strict=True)):
         if token_kind == "text" and owners[position] is None:
@@ -194,6 +196,8 @@ def _pieces(text: str, turns: Sequence[SpanRange], request: SpanRequest, answer:
     if request.division == "marks":
         undivided = [text[turn.start : turn.end] for turn in whole]
         return [*_marked(text, parts, request.marks, undivided), *whole]
+    if request.division == "images":
+        return [*(SpanRange(part.name or "text", part.start, part.end) for part in parts), *whole]
     bounds = [
         (part.start + start, part.start + end)
         for part in parts
@@ -319,6 +323,17 @@ def _fill_without_characters(tokens: Sequence[Token], owners: list[str | None]) 
             neighbour = position - step
             if bare[position] and owners[position] is None and tokens[neighbour].segment == tokens[position].segment:
                 owners[position] = owners[neighbour]
+
+
+def _give_to_pictures(tokens: Sequence[Token], owners: list[str | None]) -> None:
+    """Give every patch to the span of its picture; a span of the text with the same name gets another one."""
+    pictures = [picture_of(token) for token in tokens]
+    names = {name for name in pictures if name is not None}
+    for position, picture in enumerate(pictures):
+        if picture is not None:
+            owners[position] = picture
+        elif owners[position] in names:
+            owners[position] = f"{owners[position]} (text)"
 
 
 def _mark_template(turns: Sequence[SpanRange], tokens: Sequence[Token], of_token: list[SpanKind]) -> None:

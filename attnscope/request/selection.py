@@ -18,7 +18,9 @@ _UNIT = re.compile(r"l([0-9]{1,18})h([0-9]{1,18})", re.IGNORECASE)
 _SLICE = re.compile(r"(-?[0-9]{1,18})?:(-?[0-9]{1,18})?")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _QUOTED = "'[^']+'|“[^“”]+”|‘[^‘’]+’|„[^„“]+“|«[^«»]+»"  # may be part of words, unlike a straight double quote
-_LISTED = re.compile(rf'(?:^|,)(\s*(?:"([^"]+|")"|({_QUOTED}))\s*(?=,|$)|[^,]*)')
+# a patch or box of patches of a picture: its comma joins row and column
+_PLACE = r"(?:[0-9]{1,18}\s+)?(?:image|thumbnail|frame\[[0-9]+\])(?:\[[0-9]+\])?:[0-9]+,[0-9]+(?:-[0-9]+,[0-9]+)?"
+_LISTED = re.compile(rf'(?:^|,)(\s*{_PLACE}\s*(?=,|$)|\s*(?:"([^"]+|")"|({_QUOTED}))\s*(?=,|$)|[^,]*)')
 _CUT_HEADS = re.compile(
     r"(?:l(-?[0-9]{1,18})(?:-l?([0-9]{1,18}))?)?(?:h(-?[0-9]{1,18})(?:-h?([0-9]{1,18}))?)?", re.IGNORECASE
 )
@@ -301,6 +303,11 @@ class PositionItem:
         count = len(tokens)
         if labelled := self._labelled(tokens, texts):
             return labelled
+        if self.position is None:
+            from attnscope.findings.images import find_places
+
+            if in_picture := find_places(self.text, tokens):
+                return in_picture
         if isinstance(self.position, int) and -count <= self.position < count:
             return [range(count)[self.position]]
         sliced = list(range(count)[slice(*self.position)]) if isinstance(self.position, tuple) else []
@@ -402,7 +409,7 @@ def parse_positions(text: str) -> PositionSelection:
 
     Commas separate; text in quotation marks, and a comma alone or with its position, is a word. Positions that the text
     has (`:` ends are exclusive, as in Python) are positions; anything else is a word or phrase, found wherever tokens
-    spell it.
+    spell it. In a text with pictures, `image`, `image:3,4` and `image:3,4-6,8` are patches (see `find_places`).
     """
     if re.fullmatch(r"\s*([0-9]{1,18}\s+)?,\s*", text):
         return PositionSelection((PositionItem(text.strip()),), text)

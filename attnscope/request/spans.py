@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.request.selection import listed_words
 
-SpanWord = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "turns"]
-Division = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "turns", "marks", "ranges"]
+SpanWord = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "images", "turns"]
+Division = Literal["sentences", "lines", "paragraphs", "words", "whole-words", "images", "turns", "marks", "ranges"]
 WHOLE_WORDS: Division = "whole-words"
 SPAN_WORDS: tuple[str, ...] = get_args(SpanWord)
 FIRST = "(first)"
@@ -39,8 +39,9 @@ class SpanRange:
 class SpanRequest:
     """A division of texts into spans."""
 
-    # `sentences`, `lines`, `paragraphs`, `words`, `whole-words` (words and marks as `--words` merges their pieces) or
-    # `turns` of a chat; `marks`, each of which begins a span; or `ranges` that are named
+    # `sentences`, `lines`, `paragraphs`, `words`, `whole-words` (words and marks as `--words` merges their pieces),
+    # `images` (each picture, and the text around them) or `turns` of a chat; `marks`, each of which begins a span; or
+    # `ranges` that are named
     division: Division
     marks: tuple[str, ...] = ()
     ranges: tuple[SpanRange, ...] = ()  # ranges of every text that has none of its own

@@ -10,6 +10,7 @@ import msgspec
 
 from attnscope.base.errors import NotInText, UsageError, arg, listed
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
+from attnscope.findings.images import CLS, find_places
 from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
@@ -125,6 +126,9 @@ def plan_text(
         if run.query is None and run.pool is None and run.window is not None and len(tokens) > run.window:
             # the rows of the tokens before the new ones, from which these were predicted
             run = msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
+    if text.read is not None and text.read.images:
+        run, row_notes = _with_row(run, tokens)
+        notes += row_notes
     causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
     spans = divide_text(run, text, tokens)
     if run.spans is not None and not text.spans:
@@ -164,6 +168,23 @@ def plan_text(
         positions=positions,
         media=text.read,
     )
+
+
+def _with_row(run: RunConfig, tokens: Sequence[Token]) -> tuple[RunConfig, list[str]]:
+    """Return a run that shows one whole row of a text with pictures that is too long to show all, if it names none.
+
+    That row is the model's class token, or else the last token of a text that is read from left to right; without
+    either, a map shows the mean of all rows.
+    """
+    named = run.query is not None or run.key is not None or run.pool is not None
+    if named or run.window is None or len(tokens) <= run.window:
+        return run, []
+    rows = find_places(CLS, tokens)
+    if not rows and find_places("image", [tokens[-1]]):
+        return run, []
+    row = rows[0] if rows else len(tokens) - 1
+    note = f"the row of {tokens[row].text or tokens[row].piece} is shown; --query ROWS shows others"
+    return msgspec.structs.replace(run, query=PositionSelection.of([row])), [note]
 
 
 def _all_tokens(
@@ -306,6 +327,10 @@ def _choose_cells(
     found_queries = queries
     found_keys = keys
     narrowed = _narrowed(run, queries, keys, n_queries, n_keys)
+    if narrowed == "columns" and find_places("image", columns_of.tokens):
+        # A picture is drawn with all of its patches.
+        narrowed = None
+        found_keys = list(range(n_keys))
     if narrowed == "columns":
         found_keys = list(range(n_keys))
         notes.append(f"the {FEW} columns with most weight are shown; --key 0:{n_keys} shows all")
