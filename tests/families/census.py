@@ -29,7 +29,6 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.families import FAMILIES
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.hybrids import HYBRIDS
-from tests.helpers.reference_stages import SoftmaxStages
 from tests.helpers.tiny_models import raise_weights
 from tests.helpers.watched_attention import WatchedAttention
 
@@ -188,6 +187,9 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"head_dim": 16},
     {"head_dim": 4, "num_key_value_heads": 4},
     {"hidden_size": 64},
+    {"hidden_size": 48},
+    {"coordinate_size": 6, "shape_size": 4},
+    {"rope_parameters": {**_PLAIN_ROPE, "mrope_section": [1, 1, 2]}, "moe_intermediate_size": [40, 40]},
 )
 
 
@@ -314,10 +316,12 @@ def watch_attention(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None =
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
     with WatchedAttention(cut) as watched:
         output = runs(**inputs)
-    if not watched.weights:  # it computes attention by operators of its own
-        with SoftmaxStages(shifted=False) as mode:
-            output = runs(**inputs)
-        watched.weights = [stages.weights for stages in mode.layers]
+    if not model.is_backend_compatible():  # it computes attention by operators of its own
+        output = runs(**inputs, output_attentions=True)
+        weights = output.get("encoder_attentions") or output["attentions"]
+        # what SqueezeBERT and ProphetNet return as attentions are scores
+        scores = model.config.model_type in ("squeezebert", "prophetnet")
+        watched.weights = [layer.softmax(-1) if scores else layer for layer in weights]
         watched.cuts = False
     watched.logits = output.get("logits", output.get("prediction_logits"))
     return watched

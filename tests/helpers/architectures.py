@@ -76,14 +76,6 @@ NO_TABLE: dict[str, dict[str, Any]] = {
                "max_position_embeddings": 48, "local_transformer_stride": 8},
     "blip_2_qformer": {**_SIZES, "encoder_hidden_size": 32},
 }  # fmt: skip
-HIDDEN = {
-    "ibert": _SIZES,
-    "bloom": {"vocab_size": 60, "hidden_size": 32, "n_layer": 2, "n_head": 4, **_IDS},
-    "deberta": _SIZES,
-    "deberta-v2": _SIZES,
-    "gpt_neo": {"vocab_size": 60, "hidden_size": 32, "num_layers": 2, "num_heads": 4,
-                "attention_types": [[["global", "local"], 1]], **_IDS},
-}  # fmt: skip
 
 
 def make(model_type: str, config: dict[str, Any]) -> hf.PreTrainedModel:

@@ -212,9 +212,9 @@ class TransformersEngine:
         if "use_cache" in takes:
             inputs["use_cache"] = False
         with ExitStack() as stack:
-            stack.enter_context(rotated_by_length(model, batch.tokens.lengths))
+            stack.enter_context(rotated_by_length(self.loaded.model, batch.tokens.lengths))
             if not self.settings.padded_rows:
-                stack.enter_context(padding_embedded_as_zero(model, batch.tokens.real))
+                stack.enter_context(padding_embedded_as_zero(self.loaded.model, batch.tokens.real))
             return model(**inputs, **more)
 
     def _media(self, batch: Batch) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, arg
+from attnscope.engines.transformers.followed import following
 from attnscope.engines.transformers.taken_outputs import TakenOutputs
 from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
@@ -132,6 +133,12 @@ class AttentionCapture:
         if output is not None:
             return output
         return attended(AttentionInputs(0, q, k, v, self._spec(q, k, mask, more, layer=0)))
+
+    def following(self) -> AbstractContextManager[None]:
+        """Follow the operators of a model that does not call the attention interface."""
+        if self._model.config._attn_implementation == NAME:
+            return nullcontext()
+        return following(self._model, self.run_attention)
 
     def gate_of(self, module: nn.Module, inputs: AttentionInputs) -> Tensor | None:
         """Return the gate of a module that is running, (B, H, Q, Ev or 1); None if it has none."""
@@ -316,12 +323,17 @@ def capturing(session: AttentionCapture) -> Iterator[None]:
     """Send the attention calls of models that run inside the block to this session."""
     token = _active.set(session)
     try:
-        with session.taken_outputs.listening():
+        with session.taken_outputs.listening(), session.following():
             yield
     except StopForward:
         pass
     finally:
         _active.reset(token)
+
+
+def through_interface(model: Any) -> bool:
+    """Tell whether a class of models calls the attention interface of transformers."""
+    return bool(model.is_backend_compatible())
 
 
 def register() -> None:

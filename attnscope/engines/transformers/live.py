@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import UsageError
-from attnscope.engines.transformers.interface import NAME, OWN_ATTENTION, register
+from attnscope.engines.transformers.interface import NAME, OWN_ATTENTION, register, through_interface
 from attnscope.request.memory import DTYPE_BYTES
 
 _SAMPLE = 256  # how many values of a tensor enter its fingerprint
@@ -75,7 +75,7 @@ def borrowed(model: Any) -> Iterator[None]:
     with restored(model):
         model.eval()
         for config in configs_of(model):
-            setattr(config, IMPLEMENTATION, NAME)
+            setattr(config, IMPLEMENTATION, NAME if through_interface(model) else "eager")
         yield
 
 

@@ -14,7 +14,7 @@ import torch
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.checkpoints.folder import Folder, unused_notes
-from attnscope.engines.transformers.interface import NAME
+from attnscope.engines.transformers.interface import NAME, through_interface
 from attnscope.engines.transformers.media import PIXELS, PatchLayout, find_layout, probe_pixels
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
 from attnscope.engines.transformers.output_head import base_of, head_class, head_kind
@@ -22,7 +22,6 @@ from attnscope.engines.transformers.probe import (
     ModelPart,
     count_segments,
     max_text_length,
-    no_attention_interface,
     probe,
     probe_tokens,
 )
@@ -74,7 +73,7 @@ class TransformersModel:
             hint = f"remove {arg('part')}: the model has only one"
             raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=hint)
         if name in ("encoder", "decoder", "cross") and name not in part_names:
-            message = f"the attention of the part '{name}' does not run through transformers' attention interface"
+            message = f"no attention was found in the part '{name}'"
             raise UsageError(message, where=arg("part"), hint=f"use {' or '.join(part_names)}")
         if name not in part_names:
             raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=did_you_mean(name, part_names))
@@ -149,26 +148,27 @@ def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | Non
 
 def _model(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     tensors = {name.removeprefix(model_class.prefix): tensor for name, tensor in read_tensors(folder, folder.tensors)}
-    try:
-        with quiet():
-            model, info = model_class.model.from_pretrained(
-                None,
-                config=model_class.config,
-                state_dict=tensors,
-                dtype=dtype,
-                attn_implementation=NAME,
-                output_loading_info=True,
-                trust_remote_code=False,
-                local_files_only=True,
-            )
-    except KeyError as e:
-        if e.args != (NAME,):
+    # Parts of a class may refuse what the class as a whole takes (Unlimited OCR).
+    for implementation in (NAME, "eager") if through_interface(model_class.model) else ("eager",):
+        try:
+            with quiet():
+                model, info = model_class.model.from_pretrained(
+                    None,
+                    config=model_class.config,
+                    state_dict=tensors,
+                    dtype=dtype,
+                    attn_implementation=implementation,
+                    output_loading_info=True,
+                    trust_remote_code=False,
+                    local_files_only=True,
+                )
+            return model.eval(), info
+        except Exception as e:
+            # A class of transformers may raise anything for a strange value.
+            if implementation == NAME and isinstance(e, KeyError) and e.args == (NAME,):
+                continue
             raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
-        raise no_attention_interface(model_class.config.model_type, folder.path) from e
-    except Exception as e:
-        # A class of transformers may raise anything for a strange value.
-        raise AttnscopeError(f"transformers cannot load it ({first_line(e)})", where=folder.path) from e
-    return model.eval(), info
+    raise AssertionError
 
 
 def _separate_head(model: Any, folder: Folder) -> None:

@@ -43,10 +43,11 @@ class ModelPart:
     mixing: Mapping[int, MixingLayer] = field(default_factory=dict)  # layers with a path without softmax
 
 
-def no_attention_interface(family: str, where: str | Path) -> AttnscopeError:
+def no_attention_found(family: str, where: str | Path) -> AttnscopeError:
     """Build the error for an architecture whose attention cannot be observed."""
-    message = f"'{family}' does not run through transformers' attention interface"
-    return AttnscopeError(message, where=where, hint="attnscope cannot read its scores")
+    message = f"no attention was found in '{family}'"
+    hint = "attnscope finds softmax(q·kᵀ)·v between all tokens, not in chunks of them or by other operators"
+    return AttnscopeError(message, where=where, hint=hint)
 
 
 @dataclass
@@ -124,7 +125,7 @@ def _run(
                 handle.remove()
         sessions.clear()  # it has on_attention, which has it: the two would keep the model's weights
     if not parts:
-        raise no_attention_interface(model.config.model_type, where)
+        raise no_attention_found(model.config.model_type, where)
     return parts, running
 
 

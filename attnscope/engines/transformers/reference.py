@@ -9,7 +9,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.protocol import EngineSettings, LoadedModel
 from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
-from attnscope.engines.transformers.interface import NAME, AttentionCapture, capturing
+from attnscope.engines.transformers.interface import AttentionCapture, capturing
 from attnscope.engines.transformers.loading import TransformersModel, load_model
 from attnscope.model.attention import attended
 from attnscope.model.batch import Batch, TokenTensors
@@ -80,14 +80,18 @@ def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
 def _weights(engine: TransformersEngine, batch: Batch) -> list[Tensor]:
     """Return `output_attentions` of transformers' eager attention, of the layers that have attention over tokens."""
     model = engine.loaded.model
+    implementation = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
             weights = getattr(engine.run(batch, output_attentions=True), _ATTENTIONS[engine.loaded.chosen], None)
     finally:
-        model.set_attn_implementation(NAME)  # for the next text
+        model.set_attn_implementation(implementation)  # for the next text
     if weights is not None and len(weights) == engine.sizes[0]:  # some models return those of other layers, too
         weights = [weights[layer] for layer in engine.layers]
     if weights is None or len(weights) != len(engine.layers) or any(layer is None for layer in weights):
+        weights = None
+    # SqueezeBERT and ProphetNet return scores under this name
+    if weights is None or any(bool((layer.sum(-1) > 1.01).any()) or bool((layer < 0).any()) for layer in weights):
         raise AttnscopeError("transformers returns no attention weights for this model")
     return list(weights)

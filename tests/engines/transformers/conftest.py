@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.architectures import HIDDEN, NO_TABLE, NO_TEXT, ONE_PART, TWO_PARTS, make, save
+from tests.helpers.architectures import NO_TABLE, NO_TEXT, ONE_PART, TWO_PARTS, make, save
 
 
 @pytest.fixture(scope="session")
@@ -12,7 +12,7 @@ def folders(tmp_path_factory):
 
     def folder(name):
         if name not in made:
-            config = {**ONE_PART, **TWO_PARTS, **HIDDEN, **NO_TEXT, **NO_TABLE}[name]
+            config = {**ONE_PART, **TWO_PARTS, **NO_TEXT, **NO_TABLE}[name]
             made[name] = save(tmp_path_factory.mktemp(name), make(name, config))
         return made[name]
 

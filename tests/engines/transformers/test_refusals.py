@@ -17,7 +17,7 @@ from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.engines.transformers import interface
 from tests.families.census import build, small_config, text_class
-from tests.helpers.architectures import HIDDEN, NO_TABLE, write_tokenizer
+from tests.helpers.architectures import NO_TABLE, write_tokenizer
 from tests.helpers.hybrids import save_hybrid
 from tests.helpers.transformers_runs import SOURCE, run
 
@@ -52,11 +52,6 @@ def test_predictions_of_a_model_with_two_halves(folders, capsys, option):
     assert main(["run", "the bank", "--model", str(folders("t5")), *asked]) == 2
     said = f"{option[0]}: predictions of a model with an encoder and a decoder are not shown; remove it"
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", HIDDEN)
-def test_architectures_that_hide_their_attention(folders, name):
-    assert "does not run through transformers' attention interface" in refused(folders(name))
 
 
 def test_an_architecture_that_passes_an_unknown_tensor(folders, monkeypatch):

@@ -1,0 +1,279 @@
+"""See attention in models that compute it by operators of their own: softmax(q·kᵀ·scale + …)·v.
+
+Models outside of transformers' attention interface are followed operator by operator within each module. What was
+found is checked against the model's own weights, so that an operator with another meaning is refused.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from attnscope.base.errors import AttnscopeError, arg
+from attnscope.model.module_hooks import in_this_thread, listening
+
+# Added to a score, numbers at or below this leave no weight in any floating-point type.
+_NEVER = -5000.0
+_CLOSE = 1e-3  # how far a weight may be off, in the widest of types
+_PRODUCTS = frozenset({"matmul", "bmm", "__matmul__"})
+_SAME = frozenset({"dropout", "to", "float", "type_as", "type", "contiguous", "clone", "max", "maximum"})
+_RESHAPED = frozenset({"view", "reshape"})
+_MOVED = frozenset({"view", "reshape", "transpose", "permute", "contiguous", "unflatten", "flatten"})
+_MULTIPLIED = frozenset({"mul", "__mul__", "__rmul__", "__imul__", "mul_", "multiply"})
+_DIVIDED = frozenset({"div", "__truediv__", "true_divide", "div_", "__itruediv__"})
+_ADDED = frozenset({"add", "__add__", "__radd__", "add_", "__iadd__"})
+_SUBTRACTED = frozenset({"sub", "__sub__"})
+_FILLED = frozenset({"masked_fill", "masked_fill_"})
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """Scores, or weights, of which it is known how they were made."""
+
+    q: Tensor  # (…, Q, E)
+    k: Tensor  # (…, K, E)
+    shape: torch.Size  # the latest with four dimensions, (B, H, Q, K); else with three
+    scale: float = 1.0
+    bias: Tensor | None = None  # broadcast to `shape`; −inf where a cell is not allowed
+    weighted: bool = False  # after the softmax
+
+    def plus(self, term: Tensor, into: torch.Size) -> "_Scores":
+        """Add a term to scores of the shape `into`."""
+        if term.dtype == torch.bool or term.ndim > len(into):
+            raise _NotAttention
+        wide = term.expand(into)
+        bias = wide if self.bias is None else self.bias.reshape(into) + wide
+        return replace(self, bias=bias)
+
+
+class _NotAttention(Exception):
+    """Raised where an operator makes something other than scores out of scores."""
+
+
+OnFollowed = Callable[[nn.Module, Tensor, Tensor, Tensor, Tensor | None, dict[str, Any]], Tensor]
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A batch of products of matrices."""
+
+    first: Tensor  # the operands
+    second: Tensor
+    rows: Tensor  # the first, (…, rows, inner)
+    columns: Tensor  # the second, (…, columns, inner)
+    factor: float = 1.0
+    order: tuple[int, ...] = ()  # dimensions of the result in those of (…, rows, columns); empty if they are the same
+
+    @property
+    def in_order(self) -> bool:
+        return not self.order
+
+
+def _product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Product | None:
+    """Return the product that an operator computes; None for another operator."""
+    if name in _PRODUCTS and args[0].ndim >= 3 and args[0].ndim == args[1].ndim:
+        return _Product(args[0], args[1], args[0], args[1].mT)
+    if name == "baddbmm" and not bool(args[0].any()):
+        return _Product(args[1], args[2], args[1], args[2].mT, float(kwargs.get("alpha", 1.0)))
+    if name == "einsum" and len(operands := _operands(args)) == 2:
+        return _einsum(args[0], *operands)
+    return None
+
+
+def _operands(args: Sequence[Any]) -> Sequence[Tensor]:
+    return args[1] if isinstance(args[1], list | tuple) else args[1:]
+
+
+def _einsum(equation: str, first: Tensor, second: Tensor) -> _Product | None:
+    """Return a sum over one letter that is a product of matrices, such as ibnd,jbnd->bnij; None for another."""
+    written = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", equation.replace(" ", ""))
+    if written is None:
+        return None
+    left, right, out = written.groups()
+    batch = [letter for letter in left if letter in right and letter in out]
+    rows = [letter for letter in left if letter not in right]
+    columns = [letter for letter in right if letter not in left]
+    inner = [letter for letter in left if letter in right and letter not in out]
+    if len(rows) != 1 or len(columns) != 1 or len(inner) != 1:
+        return None
+    batch.sort(key=out.index)
+    standard = [*batch, *rows, *columns]
+    if sorted(standard) != sorted(out):
+        return None
+    order = tuple(standard.index(letter) for letter in out)
+    return _Product(
+        first,
+        second,
+        first.permute([left.index(letter) for letter in (*batch, *rows, *inner)]),
+        second.permute([right.index(letter) for letter in (*batch, *columns, *inner)]),
+        order=() if order == tuple(range(len(out))) else order,
+    )
+
+
+def _divided(tensor: Tensor, factor: float) -> Tensor:
+    return tensor if factor == 1.0 else tensor / factor
+
+
+class _Operators(TorchFunctionMode):
+    """Watches the operators of one run of a model."""
+
+    def __init__(self, on_attention: OnFollowed) -> None:
+        super().__init__()
+        self._on_attention = on_attention
+        self.running: list[nn.Module] = []
+        self._attended: set[nn.Module] = set()
+        self._scores: MutableMapping[Tensor, _Scores] = WeakTensorKeyDictionary()
+        self._factors: MutableMapping[Tensor, float] = WeakTensorKeyDictionary()  # that tensors were multiplied by
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        index = next((index for index, value in enumerate(args[:3]) if self._knows(value)), None)
+        scores = None if index is None else self._scores[args[index]]
+        product = _product(name, args, kwargs)
+        if product is not None and scores is not None and scores.weighted and self._knows(product.first):
+            return self._attend(scores, product, func(*args, **kwargs))
+        result = func(*args, **kwargs)
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            return result
+        if scores is not None and index is not None:
+            others = (*args[:index], *args[index + 1 :])
+            try:
+                self._scores[result] = _next(scores, name, others, kwargs, result)
+            except _NotAttention:
+                self._scores.pop(result, None)
+        elif product is not None and product.in_order and result.ndim in (3, 4):
+            first_factor = self._factors.get(product.first, 1.0)
+            second_factor = self._factors.get(product.second, 1.0)
+            self._scores[result] = _Scores(
+                q=_divided(product.rows, first_factor),
+                k=_divided(product.columns, second_factor),
+                shape=result.shape,
+                scale=first_factor * second_factor * product.factor,
+            )
+        elif args and isinstance(args[0], Tensor):
+            self._follow_factor(name, args[0], args[1:], result)
+        return result
+
+    def _knows(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value in self._scores
+
+    def _follow_factor(self, name: str, operand: Tensor, more: Sequence[Any], result: Tensor) -> None:
+        number = _number(more[0]) if more else None
+        if number and name in _MULTIPLIED:
+            self._factors[result] = number
+        elif number and name in _DIVIDED:
+            self._factors[result] = 1 / number
+        elif name in _MOVED and operand in self._factors:
+            self._factors[result] = self._factors[operand]
+
+    def _attend(self, scores: _Scores, product: "_Product", result: Tensor) -> Tensor:
+        """Return the product of weights and values as the session computes it, in the shape of the model's own."""
+        *_, queries, keys = scores.shape
+        texts, heads = scores.shape[:2] if len(scores.shape) == 4 else (1, scores.shape[0])
+        q = scores.q.reshape(texts, heads, queries, -1)
+        shared = scores.k.ndim == len(scores.shape)  # a dimension of 1 stands for all texts, or heads
+        k = scores.k.expand(*scores.shape[:-2], *scores.k.shape[-2:]) if shared else scores.k
+        k = k.reshape(texts, heads, keys, -1)
+        v = product.columns.mT.reshape(texts, heads, keys, -1)
+        mask = None
+        more: dict[str, Any] = {"scaling": scores.scale}
+        if scores.bias is not None:
+            bias = scores.bias.reshape(texts, heads, queries, keys)
+            mask = bias > _NEVER
+            bias = bias.masked_fill(~mask, 0.0)
+            if bool(bias.any()):
+                more["position_bias"] = bias
+        if self.running[-1] in self._attended:
+            message = f"{type(self.running[-1]).__name__} attends more than once in a pass"
+            raise AttnscopeError(message, where=arg("model"), hint="attnscope shows modules that attend once")
+        self._attended.add(self.running[-1])
+        self._check(q, k, mask, more, product.rows.reshape(texts, heads, queries, keys))
+        output = self._on_attention(self.running[-1], q, k, v, mask, more)
+        standard = output.reshape(*product.rows.shape[:-1], -1)
+        return standard.permute(product.order).to(result.dtype) if product.order else standard.to(result.dtype)
+
+    def _check(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], weights: Tensor) -> None:
+        """Compare the last row of weights with the model's own."""
+        row = q[:, :, -1:].float() @ k.float().mT * more["scaling"]
+        if (bias := more.get("position_bias")) is not None:
+            row = row + bias[:, :, -1:]
+        if mask is not None:
+            row = row.masked_fill(~mask[:, :, -1:], torch.finfo(row.dtype).min)
+        expected = row.softmax(-1)
+        allowed = None if mask is None else mask[:, :, -1:].any(-1, keepdim=True)
+        difference = (expected - weights[:, :, -1:].float()).abs()
+        if allowed is not None:
+            difference = difference * allowed  # rows of padding may have any weights
+        largest = float(difference.max())
+        if largest > max(_CLOSE, 4 * torch.finfo(weights.dtype).eps):
+            name = type(self.running[-1]).__name__
+            message = f"the attention of {name} is not the softmax of its scores alone"
+            hint = f"its weights differ by {largest:.2g}; attnscope refuses attention with parts it does not know"
+            raise AttnscopeError(message, where=arg("model"), hint=hint)
+
+
+def _next(scores: _Scores, name: str, others: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> _Scores:
+    """Return how the result of an operator on scores, or on weights, was made; `others` are its other arguments."""
+    if name in _RESHAPED and result.shape[-2:] == scores.shape[-2:]:
+        return replace(scores, shape=result.shape) if result.ndim == 4 else scores
+    if name in _SAME or (scores.weighted and name in _FILLED):
+        return scores
+    if scores.weighted:
+        raise _NotAttention
+    other = others[0] if others else None
+    number = _number(other)
+    if name == "softmax" and kwargs.get("dim", other) in (-1, result.ndim - 1):
+        return replace(scores, weighted=True)
+    if name in _FILLED and isinstance(other, Tensor) and _hides(others[1]):
+        return scores.plus(torch.zeros_like(other, dtype=result.dtype).masked_fill(other, -torch.inf), result.shape)
+    if name == "where" and isinstance(other, Tensor) and _hides(others[1]):
+        return scores.plus(torch.zeros_like(other, dtype=result.dtype).masked_fill(~other, -torch.inf), result.shape)
+    if number and name in _MULTIPLIED | _DIVIDED:
+        factor = number if name in _MULTIPLIED else 1 / number
+        bias = None if scores.bias is None else scores.bias * factor
+        return replace(scores, scale=scores.scale * factor, bias=bias)
+    if name in _MULTIPLIED and isinstance(other, Tensor) and bool(((other == 0) | (other == 1)).all()):
+        return scores  # of cells that are hidden next by adding −10,000
+    if name in _ADDED and number == 0:
+        return scores
+    if name in _ADDED and isinstance(other, Tensor):
+        return scores.plus(other, result.shape)
+    if name in _SUBTRACTED and isinstance(other, Tensor):
+        return scores.plus(-other, result.shape)
+    raise _NotAttention
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, also one in a tensor of no dimensions; None for anything else."""
+    if isinstance(value, int | float):
+        return float(value)
+    return float(value) if isinstance(value, Tensor) and value.ndim == 0 else None
+
+
+def _hides(value: Any) -> bool:
+    """Tell whether a score of this value gets no weight."""
+    number = _number(value)
+    return number is not None and number <= _NEVER
+
+
+@contextmanager
+def following(model: nn.Module, on_attention: OnFollowed) -> Iterator[None]:
+    """Call a function for every attention that a model computes within the block; it gives the output, (B, H, Q, Ev).
+
+    It receives the module that is running, q, k and v, the cells that are allowed, (B, H, Q, K), and `scaling` and
+    `position_bias`, as functions of transformers' attention interface do.
+    """
+    operators = _Operators(on_attention)
+    enter = in_this_thread(lambda module, _: operators.running.append(module))
+    leave = in_this_thread(lambda *_: operators.running.pop() and None)
+    handles = [module.register_forward_pre_hook(enter) for module in model.modules()]
+    handles += [module.register_forward_hook(leave) for module in model.modules()]
+    with listening(handles), operators:
+        yield
