@@ -29,12 +29,14 @@ LAYER_KINDS = {
         LayerKind("kimi delta", "K", classes=r"\w+DeltaAttention|Glm5NextTextLinearAttention"),
         LayerKind("mamba", "M", classes=r"\w*Mamba2?(Mixer|Layer)|BambaMixer|FalconH1Mixer"),
         LayerKind("lightning", "L", classes=r"\w+LightningAttention"),
+        LayerKind("rwkv", "V", classes=r"RwkvSelfAttention"),
         LayerKind("convolution", "C", classes=r"\w+ShortConv"),
         LayerKind("recurrent", "R", classes=r"\w+RecurrentBlock"),
         LayerKind("mlp", "–", mixes=False, classes=r"\w+(MLP|Mlp|MoE|MOE|SparseMoeBlock)"),
         LayerKind("other", "?"),
     )
 }
+BY_CHANNEL = ("mamba-1", "rwkv")  # kinds of matrices, of which every channel has another
 LayerPaths = tuple[str, ...]  # the kinds of a layer's paths
 
 
@@ -44,6 +46,12 @@ class MixingLayer:
 
     kind: str
     n_heads: int
+    width: int  # numbers in a key, or the states of a channel
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether its heads are channels, each with a matrix of its own."""
+        return self.kind in BY_CHANNEL
 
 
 _GROUPS = 4  # largest number of equal groups of layers that a map writes out

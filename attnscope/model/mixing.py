@@ -12,6 +12,10 @@ token to another,
 
 where the inverse is there for the delta rule only. Row i is read from the right to the left: what is left of q_i when
 it meets the state before a chunk is a vector of E numbers, so a row costs T·E, never T².
+
+A layer that keeps a state for each channel (Mamba-1) has a matrix for each: its heads are channels. One that averages
+(RWKV-4) has rows that are positive and sum to 1: M_ij is exp(k_j + the decay from j to i − 1), and exp(k_i + u) for the
+token itself, divided by their sum.
 """
 
 from bisect import bisect_left
@@ -26,7 +30,7 @@ from torch import Tensor
 from attnscope.model.precision import has_float64
 
 CHUNK = 64  # tokens whose triangular system is solved at once
-_BLOCK = 1 << 22  # numbers in a block of rows
+_BLOCK = 1 << 22  # numbers in a block of rows, or in what a chunk of tokens needs
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,14 @@ class MixingInputs:
         None  # factor on the log decay of each channel, (H, 1 or E), where it is a product; else None
     )
     skip: Tensor | None = None  # factor on a token's own value that is added to its output, (H,); None for none
+    bonus: Tensor | None = None  # u of a layer that averages, (H,); its keys are (B, H, T, 1), and it has no queries
+    # factor on the output, behind the norm or before it, (B, H, T, Ev); None if there is none, or if it is not seen
+    gate: Tensor | None = None
+    gated: bool = False  # whether `output` is what the model computed times the gate
 
     @property
     def n_heads(self) -> int:
-        """Number of heads."""
+        """Number of heads, or of channels."""
         return self.v.shape[1]
 
     @cached_property
@@ -69,27 +77,46 @@ class MixingInputs:
 
     def one_head(self, text: int, head: int, length: int) -> "HeadMixing":
         """Return what makes the matrix of one head of a text of this many tokens."""
-        group = head // (self.n_heads // self.k.shape[1])
-        write = None if self.write is None else self.write[text, head, :length].float()
-        skip = None if self.skip is None else float(self.skip[head])
-        log_decay = self.log_decay[text, head, :length].float()
+        return self._heads(text, head, length)
+
+    def heads(self, text: int, heads: Sequence[int], length: int) -> "Iterator[tuple[Sequence[int], HeadMixing]]":
+        """Yield what makes the matrices of some heads of a text, as many at a time as a bounded memory holds."""
+        width = self.k.shape[-1]
+        decays = width if self.rates is not None or self.log_decay.shape[-1] > 1 else 1
+        size = max(1, min(_BLOCK // (CHUNK * CHUNK * decays), 4 * _BLOCK // (width * length)))
+        for start in range(0, len(heads), size):
+            some = heads[start : start + size]
+            yield some, self._heads(text, torch.tensor(some, device=self.k.device), length)
+
+    def _heads(self, text: int, heads: int | Tensor, length: int) -> "HeadMixing":
+        groups = heads // (self.n_heads // self.k.shape[1])
+        write = None if self.write is None else self.write[text, heads, :length].float()
+        skip = None if self.skip is None else self.skip[heads].float()
+        bonus = None if self.bonus is None else self.bonus[heads].float()
+        log_decay = self.log_decay[text, heads, :length].float()
         if self.rates is not None:
-            log_decay = log_decay * self.rates[head].float()
-        q = self.q[text, group, :length].float()
-        k = self.k[text, group, :length].float()
-        return HeadMixing(q, k, log_decay, write, self.delta, skip)
+            log_decay = log_decay * self.rates[heads].float()[..., None, :]
+        q = self.q[text, groups, :length].float()
+        k = self.k[text, groups, :length].float()
+        return HeadMixing(q, k, log_decay, write, self.delta, skip, bonus)
 
 
 @dataclass(frozen=True)
 class HeadMixing:
-    """What makes the matrix of one head of one text: see MixingInputs."""
+    """What makes the matrix of one head of one text, or of several heads in front of every shape: see MixingInputs."""
 
     q: Tensor  # (T, E)
     k: Tensor  # (T, E)
     log_decay: Tensor  # (T, 1) or (T, E)
     write: Tensor | None  # (T,)
     delta: bool
-    skip: float | None
+    skip: Tensor | float | None
+    bonus: Tensor | float | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of tokens."""
+        return self.k.shape[-2]
 
     def direct(self) -> "HeadMixing":
         """Return the same without what the delta rule takes away and without the skip: decayed products alone."""
@@ -98,30 +125,46 @@ class HeadMixing:
     def rows(self, rows: Sequence[int], chunk: int = CHUNK) -> Tensor:
         """Return rows of M, ascending, (R, T)."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.k.device)
-        matrix = self.k.new_zeros(len(rows), len(self.k))
-        carried = self.k.new_zeros(len(rows), self.k.shape[1])  # what is left of each query behind the chunk
+        if self.bonus is not None:
+            return self._averages(index, torch.as_tensor(self.bonus, device=index.device))
+        matrix = self.k.new_zeros(*self.k.shape[:-2], len(rows), self.length)
+        # what is left of each query behind the chunk
+        carried = self.k.new_zeros(*self.k.shape[:-2], len(rows), self.k.shape[-1])
         stop = rows[-1] + 1 if rows else 0
         for start in reversed(range(0, stop, chunk)):
-            end = min(start + chunk, len(self.k))
+            end = min(start + chunk, self.length)
             part = self._chunk(start, end)
             first = bisect_left(rows, start)
             later = bisect_left(rows, end)
-            scores = torch.cat((part.read_inside(self.q, index[first:later]), part.read_behind(carried[later:])))
-            weights = part.solve(scores) * part.write
-            matrix[first:, start:end] = weights
-            carried[first:later] = self.q[index[first:later]] * part.decay[index[first:later] - start]
-            carried[later:] *= part.decay[-1]
+            inside = part.read_inside(self.q, index[first:later])
+            scores = torch.cat((inside, part.read_behind(carried[..., later:, :])), -2)
+            weights = part.solve(scores) * part.write[..., None, :]
+            matrix[..., first:, start:end] = weights
+            here = index[first:later]
+            carried[..., first:later, :] = self.q[..., here, :] * part.decay[..., here - start, :]
+            carried[..., later:, :] *= part.decay[..., -1:, :]
             if self.delta:
-                carried[first:] -= weights @ part.erasing
+                carried[..., first:, :] -= weights @ part.erasing
         if self.skip is not None:
-            matrix[torch.arange(len(rows), device=index.device), index] += self.skip
+            skip = torch.as_tensor(self.skip, dtype=matrix.dtype, device=index.device)
+            matrix[..., torch.arange(len(rows), device=index.device), index] += skip[..., None]
         return matrix
 
     def blocks(self, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], Tensor]]:
         """Yield all of these rows of M in blocks, whose memory does not grow with the text."""
-        size = max(1, min(4 * CHUNK, _BLOCK // max(1, len(self.k))))
+        size = max(1, min(4 * CHUNK, _BLOCK // max(1, self.k[..., 0].numel())))
         for start in range(0, len(rows), size):
             yield rows[start : start + size], self.rows(rows[start : start + size])
+
+    def _averages(self, rows: Tensor, bonus: Tensor) -> Tensor:
+        """Return rows of a layer that averages: see the module docstring."""
+        passed = self._doubled(self.log_decay).cumsum(-2)[..., 0]  # (T,), of a state up to each token
+        before = (passed - self._doubled(self.log_decay)[..., 0])[..., rows, None]
+        logits = (before - passed[..., None, :]).to(self.k.dtype) + self.k[..., None, :, 0]
+        keys = torch.arange(self.length, device=rows.device)
+        own = (self.k[..., rows, 0] + bonus.to(self.k.dtype)[..., None])[..., None]
+        logits = torch.where(keys == rows[:, None], own, logits)
+        return logits.masked_fill_(keys > rows[:, None], -torch.inf).softmax(-1)
 
     @cached_property
     def _chunks(self) -> "dict[tuple[int, int], _Chunk]":
@@ -134,10 +177,14 @@ class HeadMixing:
         return self._chunks[start, end]
 
     def _make_chunk(self, start: int, end: int) -> "_Chunk":
-        write = self.k.new_ones(end - start) if self.write is None else self.write[start:end]
-        log_decay = self.log_decay[start:end]
-        log_decay = (log_decay.double() if has_float64(log_decay.device) else log_decay).cumsum(0)
-        return _Chunk(start, self.k[start:end], log_decay, write, self.delta)
+        k = self.k[..., start:end, :]
+        write = torch.ones_like(k[..., 0]) if self.write is None else self.write[..., start:end]
+        log_decay = self._doubled(self.log_decay[..., start:end, :]).cumsum(-2)
+        return _Chunk(start, k, log_decay, write, self.delta)
+
+    @staticmethod
+    def _doubled(log_decay: Tensor) -> Tensor:
+        return log_decay.double() if has_float64(log_decay.device) else log_decay
 
 
 @dataclass(frozen=True)
@@ -150,6 +197,10 @@ class _Chunk:
     log_decay: Tensor
     write: Tensor  # (C,)
     delta: bool
+
+    @property
+    def length(self) -> int:
+        return self.k.shape[-2]
 
     @cached_property
     def decay(self) -> Tensor:
@@ -164,15 +215,15 @@ class _Chunk:
     @cached_property
     def reading(self) -> Tensor:
         """Keys as the state behind the chunk holds them, (E, C)."""
-        return ((self.log_decay[-1] - self.log_decay).to(self.k.dtype).exp() * self.k).T.contiguous()
+        return ((self.log_decay[..., -1:, :] - self.log_decay).to(self.k.dtype).exp() * self.k).mT.contiguous()
 
     @cached_property
     def inverse(self) -> Tensor:
         """Inverse of the triangular system of what each token takes away of the tokens before, (C, C)."""
-        size = len(self.k)
         # the diagonal stands for 1
-        system = self._products(self.k * self.write[:, None], torch.arange(size, device=self.k.device))
-        unit = torch.eye(size, dtype=system.dtype, device=system.device)
+        places = torch.arange(self.length, device=self.k.device)
+        system = self._products(self.k * self.write[..., None], places)
+        unit = torch.eye(self.length, dtype=system.dtype, device=system.device)
         solved: Tensor = torch.linalg.solve_triangular(system, unit, upper=False, unitriangular=True)
         return solved
 
@@ -182,7 +233,7 @@ class _Chunk:
 
     def read_inside(self, q: Tensor, rows: Tensor) -> Tensor:
         """Return the products of keys with queries inside the chunk, decayed from key to query; 0 for later keys."""
-        return self._products(q[rows], rows - self.start)
+        return self._products(q[..., rows, :], rows - self.start)
 
     def solve(self, scores: Tensor) -> Tensor:
         """Take away what the delta rule does."""
@@ -192,9 +243,9 @@ class _Chunk:
 
     def _products(self, vectors: Tensor, places: Tensor) -> Tensor:
         """Return products of keys with vectors at places of the chunk, decayed; 0 for keys behind them."""
-        later = torch.arange(len(self.k), device=self.k.device) > places[:, None]
-        between = self.log_decay[places][:, None] - self.log_decay  # (R, C, 1 or E)
+        later = torch.arange(self.length, device=self.k.device) > places[:, None]
+        between = self.log_decay[..., places, None, :] - self.log_decay[..., None, :, :]  # (R, C, 1 or E)
         decay = between.to(self.k.dtype).masked_fill_(later[..., None], -torch.inf).exp_()
         if decay.shape[-1] == 1:
-            return (vectors @ self.k.T) * decay[..., 0]
-        return (vectors[:, None] * self.k * decay).sum(-1)
+            return (vectors @ self.k.mT) * decay[..., 0]
+        return (vectors[..., None, :] * self.k[..., None, :, :] * decay).sum(-1)

@@ -1,6 +1,7 @@
 """Read what layers without softmax mix tokens by, where transformers computes it.
 
 The functions that do so have the same names and arguments in every file of models, so that each kind has one reader.
+What is read is handed over when the module that called the function ends: a gate is known only then.
 """
 
 import inspect
@@ -8,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +22,8 @@ from attnscope.model.module_hooks import in_this_thread, listening
 
 OnMixing = Callable[[MixingInputs], None]
 _LIGHTNING = re.compile(r"\w+LightningAttention")
+_GATED_NORM = re.compile(r"\w+RMSNormGated")
+_RWKV = "RwkvSelfAttention"
 _EPSILON = 1e-6  # of the L2 norm of queries and keys
 
 
@@ -68,32 +72,162 @@ def _state_space(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
     )
 
 
+def _channels(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
+    """Read a scan of Mamba-1, which has a state for each channel, and multiplies by the gate itself."""
+    step = arguments["dt"]
+    if arguments.get("delta_bias") is not None:
+        step = step + arguments["delta_bias"].to(step.dtype)[..., None]
+    if arguments.get("delta_softplus"):
+        step = F.softplus(step)
+    z = arguments.get("z")
+    return MixingInputs(
+        kind="mamba-1",
+        q=arguments["C"].transpose(1, 2)[:, None],
+        k=arguments["B"].transpose(1, 2)[:, None],
+        v=arguments["hidden_states"][..., None],
+        log_decay=step.float()[..., None],
+        rates=arguments["A"].float(),
+        write=step.float(),
+        delta=False,
+        skip=None if arguments.get("D") is None else arguments["D"].detach(),
+        output=(output[0] if isinstance(output, tuple) else output)[..., None],
+        gate=None if z is None else F.silu(z)[..., None],
+        gated=z is not None,
+    )
+
+
+def _averages(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
+    """Read the average of RWKV-4, which has a weight of each channel."""
+    k = arguments["key"].float().transpose(1, 2)[..., None]  # (B, H, T, 1)
+    decay = -arguments["time_decay"].float().exp()
+    return MixingInputs(
+        kind="rwkv",
+        q=torch.ones_like(k),
+        k=k,
+        v=arguments["value"].transpose(1, 2)[..., None],
+        log_decay=decay[None, :, None, None].expand_as(k),
+        delta=False,
+        bonus=arguments["time_first"].detach(),
+        output=output[0].transpose(1, 2)[..., None],
+    )
+
+
 _READERS: dict[str, Callable[[Mapping[str, Any], Any], MixingInputs]] = {
     "torch_chunk_gated_delta_rule": _delta_rule,
     "torch_recurrent_gated_delta_rule": _delta_rule,
     "chunk_kimi_delta_attention": _delta_rule,
     "recurrent_kimi_delta_attention": _delta_rule,
     "mamba2_chunk_scan": _state_space,
+    "mamba_selective_scan": _channels,
+    "rwkv_linear_attention": _averages,
 }
 
 
 @contextmanager
 def watching_mixing(model: nn.Module, on_mixing: OnMixing) -> Iterator[None]:
     """Hand what every layer without softmax mixes tokens by to a function, while the model runs in this thread."""
+    calls = _Calls(on_mixing)
     with ExitStack() as stack:
         for file in {type(module).__module__ for module in model.modules()}:
             names = vars(sys.modules[file])
             for name, read in _READERS.items():
                 if name in names:
-                    stack.enter_context(_replaced(names, name, partial(_observed, names[name], read, on_mixing)))
-        handles = [
-            handle
-            for module in model.modules()
-            if _LIGHTNING.fullmatch(type(module).__name__)
-            for handle in _lightning_hooks(module, on_mixing)
-        ]
-        stack.enter_context(listening(handles))
+                    stack.enter_context(_replaced(names, name, partial(calls.observe, names[name], read)))
+        stack.enter_context(listening([handle for module in model.modules() for handle in calls.hooks(module)]))
         yield
+
+
+class _Calls:
+    """What the modules that are running have called, and the gates behind it."""
+
+    def __init__(self, on_mixing: OnMixing) -> None:
+        self._on_mixing = on_mixing
+        self._running: list[nn.Module] = []
+        self._read: list[MixingInputs] = []  # by the innermost module that has called a function
+        self._caller: nn.Module | None = None
+        self._gate: Tensor | None = None
+
+    def observe(
+        self,
+        original: Callable[..., Any],
+        read: Callable[[Mapping[str, Any], Any], MixingInputs],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function of transformers, and read what it was given and what it gives."""
+        output = original(*args, **kwargs)
+        bound = inspect.signature(original).bind(*args, **kwargs).arguments
+        self._read.append(read(bound, output))
+        self._caller = self._running[-1]
+        return output
+
+    def hooks(self, module: Any) -> Iterator[Any]:
+        """Listen to a module."""
+
+        def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._running.append(module)
+            if self._read and _GATED_NORM.fullmatch(type(module).__name__):
+                self._read_gate(module, *args, **kwargs)
+
+        def leave(module: nn.Module, _args: Any, _output: Any) -> None:
+            self._running.pop()
+            if self._read and module is self._caller:
+                self._hand_over()
+
+        yield module.register_forward_pre_hook(in_this_thread(enter), with_kwargs=True)
+        yield module.register_forward_hook(in_this_thread(leave))
+        if _LIGHTNING.fullmatch(type(module).__name__):
+            yield from self._lightning_hooks(module)
+        if type(module).__name__ == _RWKV:
+            yield module.receptance.register_forward_hook(in_this_thread(self._read_sigmoid))
+
+    def _read_gate(self, module: Any, _states: Tensor, gate: Tensor | None = None) -> None:
+        """Read the gate that a norm is given: its activation is the norm's, by default that of Mamba-2."""
+        if gate is not None:
+            self._gate = _activation(getattr(module, "activation", "silu"))(gate.float())
+
+    def _read_sigmoid(self, _module: nn.Module, _args: Any, output: Tensor) -> None:
+        self._gate = output.float().sigmoid()
+
+    def _hand_over(self) -> None:
+        """Hand over what a module has called: of several calls, one for each head of Mamba-1 (Zamba), all together."""
+        inputs = self._read[0] if len(self._read) == 1 else _joined(self._read)
+        if self._gate is not None:
+            texts, heads, length, width = inputs.v.shape
+            inputs = replace(inputs, gate=self._gate.reshape(texts, length, heads, width).transpose(1, 2))
+        self._read = []
+        self._gate = None
+        self._on_mixing(inputs)
+
+    def _lightning_hooks(self, module: Any) -> Iterator[Any]:
+        """Listen to lightning attention, which is no function: its projection, its norm, then its gate."""
+        projected: list[Tensor] = []
+
+        def keep(_module: nn.Module, _args: Any, output: Tensor) -> None:
+            projected.append(output)
+
+        def read(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            self._read.append(_lightning(module, projected.pop(), args[0]))
+            self._caller = module
+
+        yield module.qkv_proj.register_forward_hook(in_this_thread(keep))
+        yield module.norm.register_forward_pre_hook(in_this_thread(read))
+        yield module.output_gate.register_forward_hook(in_this_thread(self._read_sigmoid))
+
+
+def _activation(name: str) -> Callable[[Tensor], Tensor]:
+    from transformers.activations import ACT2FN
+
+    activation: Callable[[Tensor], Tensor] = ACT2FN[name]
+    return activation
+
+
+def _joined(parts: list[MixingInputs]) -> MixingInputs:
+    """Return calls for different heads as one."""
+    by_head = ("q", "k", "v", "log_decay", "write", "output", "gate")
+    joined = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in by_head}
+    of_layer = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("rates", "skip")}
+    return replace(parts[0], **joined, **of_layer)
 
 
 @contextmanager
@@ -104,34 +238,6 @@ def _replaced(names: dict[str, Any], name: str, function: Callable[..., Any]) ->
         yield
     finally:
         names[name] = original
-
-
-def _observed(
-    original: Callable[..., Any],
-    read: Callable[[Mapping[str, Any], Any], MixingInputs],
-    on_mixing: OnMixing,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Call a function of transformers, and read what it was given and what it gives."""
-    output = original(*args, **kwargs)
-    bound = inspect.signature(original).bind(*args, **kwargs).arguments
-    on_mixing(read(bound, output))
-    return output
-
-
-def _lightning_hooks(module: Any, on_mixing: OnMixing) -> Iterator[Any]:
-    """Listen to lightning attention, which is no function: its projection, then its norm."""
-    projected: list[Tensor] = []
-
-    def keep(_module: nn.Module, _args: Any, output: Tensor) -> None:
-        projected.append(output)
-
-    def read(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        on_mixing(_lightning(module, projected.pop(), args[0]))
-
-    yield module.qkv_proj.register_forward_hook(in_this_thread(keep))
-    yield module.norm.register_forward_pre_hook(in_this_thread(read))
 
 
 def _lightning(module: Any, projected: Tensor, output: Tensor) -> MixingInputs:

@@ -104,7 +104,7 @@ def _run(
 
     def on_mixing(inputs: MixingInputs) -> None:
         if running.item is not None:
-            running.mixing[running.item] = MixingLayer(inputs.kind, inputs.n_heads)
+            running.mixing[running.item] = MixingLayer(inputs.kind, inputs.n_heads, inputs.k.shape[-1])
 
     more: dict[str, Any] = {}
     if "use_cache" in inspect.signature(model.forward).parameters:
