@@ -48,10 +48,11 @@ def roles(incomplete: str) -> list[str]:
 
 
 def measures(incomplete: str) -> list[str]:
-    """Complete names of a number of every head."""
+    """Complete names of a number of every head, and `mixing`."""
+    from attnscope.findings.mixing import MIXING
     from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
-    return _starting(["weight", "value", "projected", *STATISTICS, *LAYER_STATISTICS], incomplete)
+    return _starting(["weight", "value", "projected", *STATISTICS, *LAYER_STATISTICS, MIXING], incomplete)
 
 
 def rollout_measures(incomplete: str) -> list[str]:

@@ -59,11 +59,18 @@ class Engine(Protocol):
         """Layers whose attention it shows, ascending: those that may have recorders."""
 
     def forward(
-        self, batch: Batch, recorders: Recorders, progress: Progress | None = None, *, final: bool = False
+        self,
+        batch: Batch,
+        recorders: Recorders,
+        progress: Progress | None = None,
+        *,
+        final: bool = False,
+        **share_recorders: Recorders,
     ) -> Tensor | None:
         """Show the attention of every recorded layer over a batch to its recorders; layers above the last do not run.
 
-        With `final`, they do, and the final hidden states of every token, (B, T, D), are returned.
+        With `final`, they do, and the final hidden states of every token, (B, T, D), are returned. If the model's
+        source has layers without softmax (`mixing`), `share_recorders` see the shares of |M| of these as weights.
         """
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -79,6 +79,10 @@ class HeadRoles(ModelFindings, frozen=True):
         roles: Every requested role.
         main: Name of each head's main role, (layers, heads); null if none is clear.
         notes: Remarks for the reader, such as what was left out, and why.
+        shares: Number of heads of every layer without softmax that is shown: its roles are of shares of |M|, where M is
+            its matrix from tokens to tokens, in place of weights.
+        channels: Number of channels of each of these layers that has a matrix for every channel: its only head is the
+            mean over channels of their shares.
         schema: Name and version of this format.
     """
 
@@ -86,6 +90,8 @@ class HeadRoles(ModelFindings, frozen=True):
     roles: list[RoleValues]
     main: Annotated[list[list[str | None]], along("layer")]
     notes: list[str] = []
+    shares: dict[int, int] = {}
+    channels: dict[int, int] = {}
     schema: str = SURVEY_SCHEMA
 
     def by_name(self) -> dict[str, Matrix]:

@@ -47,6 +47,8 @@ class HeadRole:
     clear: float = 0.4  # smallest value at which it can be the main role of a head
     # rank among clear roles: the lowest rank is the main role, ties go to the larger value; None for no main role
     rank: int | None = _TARGETS
+    # whether a layer without softmax has it, of shares of |M| in place of weights
+    of_shares: bool = True
 
 
 def _mean(
@@ -84,7 +86,8 @@ def _positional(sums: Sums) -> Array:
 _OFFSETS = ("offset_sums", "squares", "offset_cells")
 HEAD_ROLES = (
     _on_text("previous", "P", "#519ee3", "previous token", "the token before it", "Clark et al., 2019"),
-    _on_text("next", "N", "#6ccdef", "next token", "the token after it", "Clark et al., 2019"),
+    _on_text("next", "N", "#6ccdef", "next token", "the token after it", "Clark et al., 2019",
+             of_shares=False),
     _on_text("self", "S", "#027e1e", "its own token", "itself", "Clark et al., 2019"),
     _mean(
         "duplicate", "D", "#7f8912", "same token earlier",
@@ -144,31 +147,32 @@ HEAD_ROLES = (
         "Σ λ / Σ |λ| over the eigenvalues λ of W_V W_O, which maps what a head reads to what it writes; −1 to 1. The "
         "copying score of Elhage et al. also has W_E and W_U at its ends, and its sign can differ.",
         "after Elhage et al., 2021", "weights", ("copying",), lambda sums: sums["copying"], clear=0.5, rank=None,
+        of_shares=False,
     ),
     _mean(
         "receiver", "E", "#225555", "receiver of sentences",
         f"Excess kurtosis over sentences of the weight that each receives from sentences {APART} or more behind it.",
-        "Bogdan et al., 2025", "spans", "receivers", clear=5.0, rank=None,
+        "Bogdan et al., 2025", "spans", "receivers", clear=5.0, rank=None, of_shares=False,
     ),
     _mean(
         "alignment", "A", "#555522", "alignment of segments",
         "The second of two segments on the first: share of its weight × sharpness × monotonicity.",
-        "docs/heads.md", "segments", "alignments", rank=None,
+        "docs/heads.md", "segments", "alignments", rank=None, of_shares=False,
     ),
     _mean(
         "alignment-share", "w", "#555577", "share of alignment",
         "Mean weight of a token of the second segment on the first.",
-        "docs/heads.md", "segments", "alignments", rank=None,
+        "docs/heads.md", "segments", "alignments", rank=None, of_shares=False,
     ),
     _mean(
         "alignment-sharpness", "h", "#775555", "sharpness of alignment",
         "1 − entropy of that weight within the first segment, divided by the largest possible; averaged by share.",
-        "docs/heads.md", "segments", "alignments", rank=None,
+        "docs/heads.md", "segments", "alignments", rank=None, of_shares=False,
     ),
     _mean(
         "alignment-monotonicity", "m", "#557755", "monotonicity of alignment",
         "Correlation between the place of a token and the mean place that it reads, weighted by share; −1 to 1.",
-        "docs/heads.md", "segments", "alignments", rank=None,
+        "docs/heads.md", "segments", "alignments", rank=None, of_shares=False,
     ),
 )  # fmt: skip
 ROLES = {role.name: role for role in HEAD_ROLES}

@@ -280,10 +280,11 @@ def roles(text: str) -> tuple[str, ...]:
 
 
 def measure(text: str) -> str:
-    """Read the name of a measure of heads: a contribution, or a statistic of rows."""
+    """Read the name of a measure of heads: a contribution, a statistic of rows, or `mixing`, whose roles are shown."""
+    from attnscope.findings.mixing import MIXING
     from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
-    return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS)])(text)
+    return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS, MIXING)])(text)
 
 
 def asks_one_number(arguments: Mapping[str, Any]) -> bool:
@@ -292,7 +293,12 @@ def asks_one_number(arguments: Mapping[str, Any]) -> bool:
     Args:
         arguments: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; missing or None if not given.
     """
-    one_number = arguments.get("measure") is not None or arguments.get("key") is not None
+    from attnscope.findings.mixing import MIXING
+
+    one_number = arguments.get("measure") not in (None, MIXING) or arguments.get("key") is not None
+    if one_number and arguments.get("measure") == MIXING:
+        hint = f"remove {arg('key')}, or {arg('measure')}"
+        raise UsageError("shows roles, not one number for every head", where=arg("measure", MIXING), hint=hint)
     if one_number and arguments.get("role") is not None:
         raise UsageError(
             f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}", hint="remove one of them"

@@ -362,7 +362,8 @@ HEADS = (
         arguments.roles, "ROLES", complete="roles", brief="Only these roles, such as induction,previous."),
     Option("measure", MEASURE, "One number for every head instead of roles: weight, value or projected (of {key}, "
         "averaged over {query}; default with {key}: weight), or a statistic of the average row: {row_statistics}, or, "
-        "where layers have them, sink, unselected or gate.",
+        "where layers have them, sink, unselected or gate. With mixing, show the roles of layers without softmax, also "
+        "where a layer has attention beside it.",
         arguments.measure, "NAME", complete="measures",
         brief="One number for every head, such as entropy."),
     number("draws", MEASURE, arguments.DRAWS[0], "Number of random sequences of each kind; default: 8.",

@@ -555,11 +555,13 @@ def forward(
     step: tuple[str, ProgressCallback | None],
     *,
     final: bool = False,
+    share_recorders: "Recorders | None" = None,
 ) -> "torch.Tensor | None":
     """Run the model with recorders and report progress.
 
     Args:
         step: Name of this step and its progress callback; None for no progress.
+        share_recorders: Recorders of layers without softmax, which see shares of |M| as weights; None for none.
 
     Returns:
         The final hidden states, (B, T, D), if `final`; else None.
@@ -569,8 +571,11 @@ def forward(
     what, on_progress = step
     check = memory_check(plan, batch)
     recorders = {layer: [*of_layer, MemoryGuard(check)] for layer, of_layer in recorders.items()}
+    more: dict[str, Recorders] = {}
+    if share_recorders:
+        more["share_recorders"] = {layer: [*some, MemoryGuard(check)] for layer, some in share_recorders.items()}
     if on_progress is None:
-        return engine.forward(batch, recorders, lambda done, total: check(), final=final)
+        return engine.forward(batch, recorders, lambda done, total: check(), final=final, **more)
     c = plan.config
     tokens = sum(batch.tokens.lengths)
     masks = [used_mask(plan.terms, c.mask_of(layer)) for layer in range(plan.n_layers_run)]
@@ -583,7 +588,7 @@ def forward(
         check()
         forward_progress.layer(done, total)
 
-    return engine.forward(batch, forward_progress.recorders, layer_done, final=final)
+    return engine.forward(batch, forward_progress.recorders, layer_done, final=final, **more)
 
 
 def memory_check(plan: RunPlan, batch: "Batch") -> Callable[[], None]:

@@ -62,6 +62,11 @@ HYBRIDS: dict[str, dict[str, Any]] = {
                 "layer_types": _LINEAR_FULL},
     "recurrent_gemma": {**SIZES, "head_dim": 8, "lru_width": 32, "attention_window_size": 5,
                         "block_types": ["recurrent", "attention"]},
+    "mamba": {**SIZES, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "expand": 2, "conv_kernel": 3},
+    "falcon_mamba": {**SIZES, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "expand": 2},
+    "mamba2": {**SIZES, "num_hidden_layers": 2, "state_size": 8, "head_dim": 16, "num_heads": 4, "n_groups": 2,
+               "expand": 2, "chunk_size": 4},
+    "rwkv": {**SIZES, "hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 2, "context_length": 512},
     "deepseek_v32": {**SIZES, **_LATENT, **_INDEXER, "first_k_dense_replace": 1},
     "glm_moe_dsa": {**SIZES, **_LATENT, **_INDEXER, "first_k_dense_replace": 1},
 }  # fmt: skip

@@ -15,10 +15,15 @@ KINDS = {
     "mamba-1": (True, False, True, True),
     "lightning": (False, False, False, False),
 }
+ALL = (*KINDS, "rwkv")
 
 
 def draw_head(rng, kind, length, width=6):
     """The inputs of one head in float64, like a real one: keys of length 1, decays that fade over a few tokens."""
+    if kind == "rwkv":
+        k = torch.tensor(rng.normal(scale=3, size=(length, 1)))
+        decay = torch.full((length, 1), -float(rng.exponential(0.3)), dtype=torch.float64)
+        return HeadMixing(torch.ones_like(k), k, decay, None, False, None, float(rng.normal()))
     by_channel, delta, writes, skips = KINDS[kind]
     q, k = (torch.tensor(rng.normal(size=(length, width))) for _ in range(2))
     k = k / k.norm(dim=-1, keepdim=True) if delta else k
@@ -30,6 +35,8 @@ def draw_head(rng, kind, length, width=6):
 
 def recurrence(head, v):
     """What the layer gives, by NumPy: decay the state, take away what it holds, write, read."""
+    if head.bonus is not None:
+        return averages(head, v)
     state = np.zeros((head.k.shape[1], v.shape[1]))
     outputs = []
     for t, (q, k, decay) in enumerate(zip(head.q.numpy(), head.k.numpy(), head.log_decay.exp().numpy(), strict=True)):
@@ -41,7 +48,20 @@ def recurrence(head, v):
     return np.array(outputs)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def averages(head, v):
+    """What RWKV-4 gives: an average whose numerator and denominator decay, with another weight of the own token."""
+    numerator = np.zeros(v.shape[1])
+    denominator = 0.0
+    outputs = []
+    for t, (k, decay) in enumerate(zip(head.k.numpy()[:, 0], head.log_decay.exp().numpy()[:, 0], strict=True)):
+        own = np.exp(k + head.bonus)
+        outputs.append((numerator + own * v[t]) / (denominator + own))
+        numerator = decay * numerator + np.exp(k) * v[t]
+        denominator = decay * denominator + np.exp(k)
+    return np.array(outputs)
+
+
+@pytest.mark.parametrize("kind", ALL)
 def test_the_matrix_times_the_values_is_the_recurrence(kind):
     rng = np.random.default_rng()
     for _ in range(drawn(4)):

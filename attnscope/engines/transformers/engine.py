@@ -1,7 +1,7 @@
 """The engine that lets `transformers` run the model."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
@@ -31,6 +31,7 @@ from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import build_mask, intersect
 from attnscope.model.mixing import MixingInputs
+from attnscope.model.mixing_shares import show_shares
 from attnscope.model.module_hooks import in_this_thread, listening
 from attnscope.model.stack import BlockObserver, Progress
 from attnscope.model.tile import Recorders
@@ -89,14 +90,19 @@ class TransformersEngine:
         *,
         final: bool = False,
         variants: Sequence[Variant] = (),
+        share_recorders: Recorders | None = None,
     ) -> Tensor | None:
-        """Pass the attention of every recorded layer over a batch to its recorders, under the cuts of its variants."""
+        """Pass the attention of every recorded layer over a batch to its recorders, under the cuts of its variants.
+
+        Shares of |M| of layers without softmax go to recorders of their own.
+        """
         seen: set[int] = set()
         keys = batch.keys
         pad = keys.padding()
         # A window is seen only in a text that is longer than the window.
         longest = max((n, keys.lengths[index], index) for index, n in enumerate(batch.tokens.lengths))
-        last = self.layers[-1] if final else max(recorders, default=-1)
+        share_recorders = share_recorders or {}
+        last = max(self.layers if final else {*recorders, *share_recorders}, default=-1)
         sizes = (*batch.tokens.real.shape, keys.real.shape[1])
 
         def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
@@ -123,7 +129,7 @@ class TransformersEngine:
             show = partial(
                 attend,
                 recorders=layer_recorders,
-                need_output=self.settings.all_outputs or final or inputs.layer < last,
+                need_output=self.settings.all_outputs or final or bool(share_recorders) or inputs.layer < last,
                 tile_elements=self.settings.tile_elements,
                 cuts=cuts,
             )
@@ -141,7 +147,12 @@ class TransformersEngine:
 
         gated = self.loaded.parts[self.loaded.chosen].gated
         session = AttentionCapture(self.loaded.model, on_attention, self.loaded.call_layers, gated)
-        result = self._run(session, batch)
+
+        def on_mixing(layer: int, inputs: MixingInputs) -> None:
+            show_shares(layer, inputs, batch.tokens.lengths, share_recorders[layer])
+
+        with self._watching_mixing(share_recorders, on_mixing):
+            result = self._run(session, batch)
         if missed := set(recorders) - seen:
             message = f"layer {min(missed)} attended to two tokens and not to this text"
             raise AttnscopeError(message, where=arg("layer"), hint=f"select other layers with {arg('layer')}")
@@ -230,24 +241,37 @@ class TransformersEngine:
 
     def show_mixing(self, batch: Batch, observe: Mapping[int, Callable[[MixingInputs], None]]) -> None:
         """Hand what layers without softmax mix tokens by to functions; layers above the last of these do not run."""
-        part = self.loaded.parts[self.loaded.chosen]
-        running = RunningLayers(self.loaded.model)
-        seen: set[int] = set()
 
-        def on_mixing(inputs: MixingInputs) -> None:
-            if running.item is None or running.item[0] != part.listed or running.item[1] not in observe:
-                return
-            layer = running.item[1]
-            seen.add(layer)
+        def on_mixing(layer: int, inputs: MixingInputs) -> None:
             observe[layer](inputs)
             if layer == max(observe):
                 raise StopForward
 
         session = AttentionCapture(self.loaded.model, lambda part, module, inputs: attended(inputs))
-        with running.watching(), watching_mixing(self.loaded.model, on_mixing):
+        with self._watching_mixing(observe, on_mixing):
             self._run(session, batch)
-        if missed := observe.keys() - seen:
-            message = f"layer {min(missed)} ran on two tokens and not on this text"
+
+    @contextmanager
+    def _watching_mixing(
+        self, layers: Collection[int], on_mixing: Callable[[int, MixingInputs], None]
+    ) -> Iterator[None]:
+        """Hand what these layers mix tokens by to a function; afterwards, all of them have run."""
+        part = self.loaded.parts[self.loaded.chosen]
+        running = RunningLayers(self.loaded.model)
+        unseen = set(layers)
+
+        def observe(inputs: MixingInputs) -> None:
+            if running.item is not None and running.item[0] == part.listed and running.item[1] in layers:
+                unseen.discard(running.item[1])
+                on_mixing(running.item[1], inputs)
+
+        if not layers:
+            yield
+            return
+        with running.watching(), watching_mixing(self.loaded.model, observe):
+            yield
+        if unseen:
+            message = f"layer {min(unseen)} ran on two tokens and not on this text"
             raise AttnscopeError(message, where=arg("layer"), hint=f"select other layers with {arg('layer')}")
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:

@@ -225,8 +225,8 @@ def _activation(name: str) -> Callable[[Tensor], Tensor]:
 def _joined(parts: list[MixingInputs]) -> MixingInputs:
     """Return calls for different heads as one."""
     by_head = ("q", "k", "v", "log_decay", "write", "output", "gate")
-    joined = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in by_head}
-    of_layer = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("rates", "skip")}
+    joined: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in by_head}
+    of_layer: dict[str, Any] = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("rates", "skip")}
     return replace(parts[0], **joined, **of_layer)
 
 

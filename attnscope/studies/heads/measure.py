@@ -1,6 +1,6 @@
 """Record what the roles of heads are computed from: one pass for each batch of sequences, sums from tiles."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -52,7 +52,7 @@ class Sums:
 
     def add(self, name: str, layer: int, sequences: Sequence[int], values: Tensor | Array) -> None:
         """Add the values of some sequences, (sequences, heads, …), to their blocks."""
-        total = self.arrays[name][:, layer]
+        total = self.arrays[name][:, layer, : values.shape[1]]
         numbers = values.cpu().double().numpy() if isinstance(values, Tensor) else values
         np.add.at(total, np.array(sequences) % len(total), numbers)
 
@@ -67,25 +67,31 @@ class Sums:
             self.add(name, layer, texts, wide)
 
 
-class TextPass:
-    """The recorders of one batch of texts."""
+def heads_of(engine: Engine) -> dict[int, int]:
+    """Count the heads of every layer with attention."""
+    return dict.fromkeys(engine.layers, engine.sizes[1])
 
-    def __init__(self, batch: Batch, texts: Sequence[int], engine: Engine) -> None:
+
+class TextPass:
+    """The recorders of one batch of texts, of all heads of layers that attend unless other `heads` are counted."""
+
+    def __init__(
+        self, batch: Batch, texts: Sequence[int], engine: Engine, heads: Mapping[int, int] | None = None
+    ) -> None:
         self._batch = batch
         self._texts = texts
-        heads = range(engine.sizes[1])
         longest = max(batch.tokens.lengths)
         counted = counted_rows(batch)
         targets = _offset_targets(counted, batch.tokens.real)
         words = batch.sources.content()
         self._of_layers = {
             layer: (
-                ColumnRecorder(heads, range(longest), counted, batch.sources),
-                TargetRecorder(heads, range(longest), targets),
-                WordRecorder(heads, counted, words),
-                UniformRecorder(heads, counted),
+                ColumnRecorder(range(count), range(longest), counted, batch.sources),
+                TargetRecorder(range(count), range(longest), targets),
+                WordRecorder(range(count), counted, words),
+                UniformRecorder(range(count), counted),
             )
-            for layer in engine.layers
+            for layer, count in (heads or heads_of(engine)).items()
         }
         self.recorders: dict[int, list[Recorder]] = {layer: list(four) for layer, four in self._of_layers.items()}
 
@@ -128,11 +134,14 @@ def _offset_targets(counted: Tensor, real: Tensor) -> Tensor:
 
 
 class ProbePass:
-    """The recorders of one batch of random tokens, sequences of one length."""
+    """The recorders of one batch of random tokens, sequences of one length; see TextPass."""
 
-    def __init__(self, probes: Sequence[Probe], engine: Engine, device: torch.device) -> None:
+    def __init__(
+        self, probes: Sequence[Probe], engine: Engine, device: torch.device, heads: Mapping[int, int] | None = None
+    ) -> None:
         self._probes = probes
-        self._of_layers: dict[int, list[TargetRecorder]] = {layer: [] for layer in engine.layers}
+        heads = heads or heads_of(engine)
+        self._of_layers: dict[int, list[TargetRecorder]] = {layer: [] for layer in heads}
         for names in _ROWS:
             rows = sorted({row for probe in probes for n in names if n in probe.targets for row in probe.targets[n][0]})
             places = {row: n for n, row in enumerate(rows)}
@@ -142,10 +151,8 @@ class ProbePass:
                     for row, key in zip(*probe.targets.get(name, (range(0), range(0))), strict=True):
                         targets[probe_index, places[row], n] = key
             targets = targets.to(device)
-            for recorders in self._of_layers.values():
-                recorders.append(
-                    TargetRecorder(range(engine.sizes[1]), rows, targets, strongest=names == ("retrieval",))
-                )
+            for layer, recorders in self._of_layers.items():
+                recorders.append(TargetRecorder(range(heads[layer]), rows, targets, strongest=names == ("retrieval",)))
         self.recorders: dict[int, list[Recorder]] = {layer: list(both) for layer, both in self._of_layers.items()}
 
     def add_to(self, sums: Sums) -> None:

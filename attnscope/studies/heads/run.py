@@ -8,10 +8,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
+from attnscope.base.layer_kinds import spell_legend
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.arrays import Array
 from attnscope.findings.head_findings import HeadRoles, Probes, RoleValues
-from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, HeadRole, jackknife, main_roles
+from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, ROLES, HeadRole, jackknife, main_roles
+from attnscope.findings.mixing import MIXING
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.run.pass_plan import batches_by_length, plan_passes
@@ -35,6 +37,7 @@ class SurveyOptions:
     roles: tuple[str, ...] | None = None  # names of roles; None for all
     draws: int = 8  # number of random sequences of each kind
     seed: int = 0
+    mixing: bool = False  # whether layers that have attention and a path without softmax show the latter
 
 
 def survey_heads(
@@ -47,28 +50,79 @@ def survey_heads(
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     _check(run, source)
+    heads = shown_heads(source, mixing=options.mixing)
+    if heads.shares and not heads.attention:
+        _check_roles(options, source)
     texts, warnings = _tokenized(run, source, shipped=shipped)
     notes = list[str]()
     worded = next((tokens for tokens in texts if not all(token.special for token in tokens)), texts[0])
     measured = {role.measured for role in HEAD_ROLES if options.roles is None or role.name in options.roles}
     draws = options.draws if measured - {"texts", "weights", *OF_PARTS} else 0
     random = draw_probes(source, special_frame(source, worded), draws, options.seed)
-    sums, engine, device = _record(run, options, session, source, texts, random, measured)
-    if options.roles is None or "copying" in options.roles:
+    sums, engine, device = _record(run, options, session, source, heads, texts, random, measured)
+    if heads.attention and (options.roles is None or "copying" in options.roles):
         from attnscope.studies.heads.measure import copying_scores
 
         scores = copying_scores(engine)
         if isinstance(scores, str):
             notes.append(f"copying is not measured: {scores}")
         else:
-            sums["copying"] = scores[None]
+            sums["copying"] = np.full((1, *heads.shape), np.nan)
+            sums["copying"][0, :, : scores.shape[1]] = scores
     unasked = [role for role in HEAD_ROLES if role.measured not in OF_PARTS or role.needs[0] in sums]
     asked = [role for role in HEAD_ROLES if role.name in (options.roles or ())]
-    roles, main = role_values(sums, unasked if options.roles is None else asked)
+    roles, main = role_values(sums, unasked if options.roles is None else asked, heads)
     probes = _describe(source, options, texts, random, shipped=shipped)
     mask = describe_mask_use(source, run, engine.describe_mask())
     notes += _missing(random, roles, runs=source.runs)
-    return HeadRoles(provenance(source, run, device, warnings=warnings), mask, probes, roles, main, notes)
+    origin = provenance(source, run, device, warnings=warnings)
+    return HeadRoles(origin, mask, probes, roles, main, notes, shares=heads.shares, channels=heads.channels)
+
+
+@dataclass(frozen=True)
+class ShownHeads:
+    """The heads whose roles are measured: one path of every layer."""
+
+    n_layers: int
+    attention: Mapping[int, int]  # number of heads of layers with attention
+    shares: dict[int, int]  # number of heads of layers without softmax, of which shares of |M| are shown
+    channels: dict[int, int]  # of those whose heads are channels, whose mean is shown as one head, their number
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers, and the largest number of heads of one."""
+        return self.n_layers, max({**self.attention, **self.shares}.values())
+
+    def allows(self, role: HeadRole) -> Array:
+        """Tell which heads can have a role, (layers, heads)."""
+        allowed = np.zeros(self.shape, dtype=bool)
+        for layer, count in {**self.attention, **(self.shares if role.of_shares else {})}.items():
+            allowed[layer, :count] = True
+        return allowed
+
+
+def shown_heads(source: ModelSource, *, mixing: bool = False) -> ShownHeads:
+    """Return the heads of all layers; of layers with two paths those of attention, unless `mixing`."""
+    c = source.config
+    if mixing and not source.mixing:
+        raise UsageError("no layer of this model has a matrix without softmax", where=arg("measure", MIXING))
+    attending = range(c.n_layers) if source.layers is None else source.layers
+    unseen = {layer: path for layer, path in source.mixing.items() if mixing or layer not in attending}
+    return ShownHeads(
+        n_layers=c.n_layers,
+        attention={layer: c.n_heads for layer in attending if layer not in unseen},
+        shares={layer: 1 if path.by_channel else path.n_heads for layer, path in unseen.items()},
+        channels={layer: path.n_heads for layer, path in unseen.items() if path.by_channel},
+    )
+
+
+def _check_roles(options: SurveyOptions, source: ModelSource) -> None:
+    """Refuse named roles that no layer can have."""
+    for name in options.roles or ():
+        if not ROLES[name].of_shares:
+            message = f"layers without softmax have no role '{name}': {spell_legend(source.config.layer_map)}"
+            names = [role.name for role in HEAD_ROLES if role.of_shares]
+            raise UsageError(message, where=arg("role", name), hint=f"use some of {', '.join(names)}")
 
 
 def _record(
@@ -76,6 +130,7 @@ def _record(
     options: SurveyOptions,
     session: Session,
     source: ModelSource,
+    heads: "ShownHeads",
     texts: list[list[Token]],
     random: RandomProbes,
     measured: Container[str],
@@ -87,13 +142,14 @@ def _record(
     groups = [[texts[n] for n in numbers] for numbers in batches]
     groups += [[random.probes[n].tokens for n in numbers] for numbers in random_batches]
     planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups]
-    plans = plan_passes(run, source, planned, _bytes_kept(source, groups, len(texts)))
+    plans = plan_passes(run, source, planned, _bytes_kept(heads, groups, len(texts)))
     model, device = session.load(plans[0], len(plans))
 
     from attnscope.studies.heads.measure import BLOCKS, ProbePass, Sums, TextPass
     from attnscope.studies.heads.segments import SegmentPass, divided_texts
 
-    sizes = source.config.n_layers, source.config.n_heads
+    counts = {**heads.attention, **heads.shares}
+    sizes = heads.shape
     sums = Sums(sizes, len(texts), options.draws if random.probes else 0, max(map(len, texts)))
     parts = divided_texts(run, options.roles, texts)
     sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in parts.sums}
@@ -101,14 +157,17 @@ def _record(
         batch, engine = prepare(plan, model, device)
         recorded: list[TextPass | ProbePass | SegmentPass] = []
         if index >= len(batches):
-            recorded.append(ProbePass([random.probes[n] for n in numbers], engine, batch.tokens.real.device))
+            recorded.append(ProbePass([random.probes[n] for n in numbers], engine, batch.tokens.real.device, counts))
         else:
-            recorded += [TextPass(batch, numbers, engine)] if "texts" in measured else []
+            recorded += [TextPass(batch, numbers, engine, counts)] if "texts" in measured else []
             recorded += [SegmentPass(batch, numbers, parts, engine)] if parts.sums else []
         recorders = {
-            layer: [recorder for part in recorded for recorder in part.recorders[layer]] for layer in engine.layers
+            layer: [recorder for part in recorded for recorder in part.recorders.get(layer, ())] for layer in counts
         }
-        forward(plan, batch, engine, recorders, (f"measuring heads, {index + 1} of {len(plans)}", session.progress))
+        of_attention = {layer: recorders[layer] for layer in heads.attention}
+        of_shares = {layer: recorders[layer] for layer in heads.shares}
+        step = (f"measuring heads, {index + 1} of {len(plans)}", session.progress)
+        forward(plan, batch, engine, of_attention, step, share_recorders=of_shares)
         for part in recorded:
             part.add_to(sums)
     return sums.arrays, engine, device
@@ -172,9 +231,9 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
     return texts, warnings
 
 
-def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int) -> int:
+def _bytes_kept(shown: ShownHeads, groups: Sequence[Sequence[Sequence[Token]]], n_texts: int) -> int:
     """Return the bytes of the recorders of all layers, and of their sums over blocks of sequences."""
-    heads = source.config.n_layers * source.config.n_heads
+    heads = shown.n_layers * shown.shape[1]
     longest = max(len(tokens) for group in groups for tokens in group)
     offsets = min(_OFFSETS, 2 * longest)
     largest_group = max(len(group) for group in groups)
@@ -184,9 +243,13 @@ def _bytes_kept(source: ModelSource, groups: Sequence[Sequence[Sequence[Token]]]
 
 
 def role_values(
-    sums: Mapping[str, np.ndarray], kept_roles: Sequence[HeadRole]
+    sums: Mapping[str, np.ndarray], kept_roles: Sequence[HeadRole], heads: ShownHeads | None = None
 ) -> tuple[list[RoleValues], list[list[str | None]]]:
-    """Return the values of some roles from `Sums.arrays`, and the main role of every head."""
+    """Return the values of some roles from `Sums.arrays`, and the main role of every head.
+
+    Args:
+        heads: The heads that can have them; None for all.
+    """
     shape = sums["rows"].shape[1:]
     roles = []
     values = {}
@@ -195,6 +258,8 @@ def role_values(
             value, error = jackknife(sums, role)
         else:
             value = error = np.full(shape, np.nan)
+        if heads is not None:
+            value, error = (np.where(heads.allows(role), numbers, np.nan) for numbers in (value, error))
         values[role.name] = value
         facts: dict[str, Any] = {name: getattr(role, name) for name in RoleValues.__struct_fields__[:-2]}
         roles.append(RoleValues(**facts, values=value.astype(np.float32), errors=error.astype(np.float32)))

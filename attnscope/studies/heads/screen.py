@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnscope.base.layer_kinds import LAYER_KINDS
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_findings import HeadRoles, HeadScores, KeyContrast, RoleValues
 from attnscope.findings.head_roles import ROLES
@@ -43,11 +44,11 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
     listing = display.listing
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(survey.provenance, survey.mask, settings)
-    yield Facts([(name, note(text)) for name, text in describe_probes(survey)])
+    yield Facts([*((name, note(text)) for name, text in describe_probes(survey)), *_about_shares(survey)])
     yield GAP
     if len(survey.roles) <= ROLES_ALONE:
         for role in survey.roles:
-            yield from _role(role, settings, listing)
+            yield from _role(role, settings, listing, _kinds(survey))
             yield GAP
     else:
         yield _picture(survey)
@@ -55,9 +56,10 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
         main = [name for row in survey.main for name in row]
         yield _strongest_of_roles(survey.roles, main, listing)
         yield GAP
-        none = main.count(None)
+        n_heads = sum(_head_counts(survey))
+        none = n_heads - sum(name is not None for name in main)
         have = "has" if none == 1 else "have"
-        message = Span(f"{none} of {len(main)} heads {have} no clear role", "bold")
+        message = Span(f"{none} of {n_heads} heads {have} no clear role", "bold")
         legend = f" ({UNCLEAR}). A fuller colour or shade is a stronger role. Each head counts once, for its main role"
         has_unranked = any(ROLES[role.name].rank is None for role in survey.roles)
         legend += "; a role with – is never the main one." if has_unranked else "."
@@ -149,14 +151,53 @@ def _picture(survey: HeadRoles) -> Matrices:
     looks_by_role: dict[str | None, tuple[str, str, str]] = {None: (UNCLEAR, NO_ROLE, "")}
     looks_by_role |= {role.name: (role.letter, role.title, role_colour(role)) for role in survey.roles}
     letters, names, colours = ([[looks_by_role[name][n] for name in row] for row in survey.main] for n in range(3))
-    for layer in set(range(len(letters))) - set(survey.provenance.attending):
-        letters[layer] = [""] * len(letters[layer])
+    counts = _head_counts(survey)
+    for layer, row in enumerate(letters):
+        row[counts[layer] :] = [""] * (len(row) - counts[layer])
     values = np.full((len(letters), len(letters[0])), np.nan, np.float32)
     by_name = survey.by_name()
     for (layer, head), _ in np.ndenumerate(values):
         if (name := survey.main[layer][head]) is not None:
             values[layer, head] = by_name[name][layer, head]
-    return head_grid(values, letters, Scale(0.0, 1.0, False), Digits(2), colours=colours, names=names)
+    return head_grid(
+        values, letters, Scale(0.0, 1.0, False), Digits(2), colours=colours, names=names, kinds=_kinds(survey)
+    )
+
+
+def _head_counts(survey: HeadRoles) -> list[int]:
+    """Count the heads of every layer whose roles are shown."""
+    heads = survey.provenance.n_heads
+    attending = {layer: heads for layer in survey.provenance.attending}
+    return [{**attending, **survey.shares}.get(layer, 0) for layer in range(survey.provenance.n_layers)]
+
+
+def _kinds(survey: HeadRoles) -> list[str]:
+    """Return the letter of the path of every layer whose roles are shown; nothing if all are attention."""
+    if not survey.shares:
+        return []
+    kinds = survey.provenance.layer_kinds
+    letters = [[LAYER_KINDS[path] for path in paths] for paths in kinds]
+    return [
+        "".join(path.letter for path in paths if path.attends != (layer in survey.shares))
+        for layer, paths in enumerate(letters)
+    ]
+
+
+def _about_shares(survey: HeadRoles) -> Iterator[tuple[str, Spans]]:
+    """Say which layers have roles of shares of |M|, and which roles these cannot have."""
+    if not survey.shares:
+        return
+    kinds = {survey.provenance.layer_kinds[layer] for layer in survey.shares}
+    names = [layer_kind for layer_kind in LAYER_KINDS.values() if any(layer_kind.name in paths for paths in kinds)]
+    letters = ", ".join(layer_kind.letter for layer_kind in names if not layer_kind.attends)
+    without = [role.name for role in survey.roles if not ROLES[role.name].of_shares]
+    text = f"roles in layers {letters} are of shares of |M|, the layer's matrix, in place of weights"
+    text += f"; they have no role {', '.join(without)}" if without else ""
+    yield "|M|", note(text)
+    if survey.channels:
+        counts = sorted(set(survey.channels.values()))
+        each = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        yield "channels", note(f"each of the {each} channels of a layer {letters} has a matrix; one head is their mean")
 
 
 def head_grid(
@@ -167,10 +208,12 @@ def head_grid(
     *,
     colours: list[list[str]] | None = None,
     names: list[list[str]] | None = None,
+    kinds: Sequence[str] = (),
 ) -> Matrices:
-    """Present a cell for every head, (layers, heads)."""
+    """Present a cell for every head, (layers, heads); `kinds` are letters behind the numbers of layers."""
     n_layers, n_heads = values.shape
-    layers = Axis("layer", range(n_layers), [], [False] * n_layers, n_layers, [f"L{n}" for n in range(n_layers)])
+    labels = [f"L{n} {kinds[n]}" if kinds else f"L{n}" for n in range(n_layers)]
+    layers = Axis("layer", range(n_layers), [], [False] * n_layers, n_layers, labels)
     heads = Axis("head", range(n_heads), [], [False] * n_heads, n_heads, [f"H{n}" for n in range(n_heads)])
     panel = Panel("heads", (), values, texts, layers, heads, scale, digits, colours=colours, names=names)
     return Matrices([panel], heat=True)
@@ -215,20 +258,25 @@ def spell_value(values: Matrix, errors: Matrix | None, layer: int, head: int, di
     return formatted(values[layer, head], f"z.{digits}f") + ("" if np.isnan(error) else f" ±{error:.{digits}f}")
 
 
-def _role(role: RoleValues, settings: DisplaySettings, listing: Listing) -> Iterator[ViewPart]:
+def _role(role: RoleValues, settings: DisplaySettings, listing: Listing, kinds: Sequence[str]) -> Iterator[ViewPart]:
     """Present the value of one role for every head."""
     meaning = note(f"{role.meaning}")
     yield paragraph((Span(f"{role.letter} {role.title}", "title"), Span("  "), *meaning, Span(f" ({role.source})")))
     if np.isnan(role.values).all():
         yield paragraph(ours("not measured", "dim"))
         return
-    yield head_numbers(role.values, settings)
+    yield head_numbers(role.values, settings, kinds=kinds)
     yield GAP
     yield strongest(role.values, role.errors, listing, settings)
 
 
 def head_numbers(
-    values: Matrix, settings: DisplaySettings, *, together: Sequence[Matrix] = (), signed: bool = False
+    values: Matrix,
+    settings: DisplaySettings,
+    *,
+    together: Sequence[Matrix] = (),
+    signed: bool = False,
+    kinds: Sequence[str] = (),
 ) -> Matrices:
     """Present a number for every head, with a scale from the smallest to the largest.
 
@@ -241,7 +289,7 @@ def head_numbers(
     precision = max(1, settings.precision)
     digits = digits_for(every, precision)
     texts = [["–" if np.isnan(value) else digits.text(value) for value in row] for row in values.tolist()]
-    return head_grid(values, texts, scale, digits)
+    return head_grid(values, texts, scale, digits, kinds=kinds)
 
 
 def strongest(values: Matrix, errors: Matrix | None, listing: Listing, settings: DisplaySettings) -> Facts:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnscope.base.errors import UsageError, arg
+from attnscope.findings.mixing import MIXING
 from attnscope.request.arguments import asks_one_number
 from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
 
@@ -50,13 +51,14 @@ def _answer(request: Request) -> Any:
         depths = values["depths"] or DEPTHS
         hidden = values["needle"], values["answer"], read_filler(values["filler"])
         return find_needle(run, NeedleOptions(*hidden, lengths, depths, **counts), *more)
-    if values["measure"] is not None or run.key is not None:
+    mixing = values["measure"] == MIXING
+    if (values["measure"] is not None and not mixing) or run.key is not None:
         from attnscope.studies.heads.question import ask_heads
 
         return ask_heads(run, values["measure"] or "weight", *more, against=values["against"])
     from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
-    return survey_heads(run, SurveyOptions(values["role"], **counts), *more)
+    return survey_heads(run, SurveyOptions(values["role"], mixing=mixing, **counts), *more)
 
 
 def _every_head(request: Request, found: Any) -> Any:

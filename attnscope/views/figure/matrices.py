@@ -282,14 +282,14 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
         ]
     headings = [f"H{head}" for head in range(len(texts[0]))]
     across = max(18.0, *(text_width(text.strip(), SMALL) + 5 for row in (headings, *texts) for text in row))
-    x = MARGIN + text_width(f"L{len(texts)}", SMALL) + 6
+    x = MARGIN + max(text_width(panel.rows.number(layer), SMALL) for layer in range(len(texts))) + 6
     y = canvas.y + SMALL + 6
     for head, heading in enumerate(headings):
         canvas.text(x + (head + 0.5) * across, y - 4, ours(heading, "dim"), size=SMALL, anchor="middle")
     canvas.cells(x, y, (across, 16.0), colours, apart=True)
     for layer, row in enumerate(texts):
         base = y + layer * 16 + 8 + SMALL * 0.35
-        canvas.text(x - 4, base, ours(f"L{layer}", "dim"), size=SMALL, anchor="end")
+        canvas.text(x - 4, base, ours(panel.rows.number(layer), "dim"), size=SMALL, anchor="end")
         for head, text in enumerate(row):
             ink = _ink(colours[layer][head])
             canvas.text(x + (head + 0.5) * across, base, ours(text.strip()), size=SMALL, anchor="middle", colour=ink)

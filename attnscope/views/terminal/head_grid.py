@@ -1,6 +1,6 @@
 """Draw one cell for every head, layers below each other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,20 +34,21 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
         return Text(letter.center(width), role_style(roles[layer][head], strength, screen.colours, screen.surface))
 
     n_layers, n_heads = panel.matrix.shape
-    width = 3 if _label(n_layers) + 3 * n_heads <= screen.width else 2
-    attending = [layer for layer in range(n_layers) if any(panel.texts[layer])]
-    _draw_cells(screen, n_heads, width, draw, attending)
+    labels = {layer: panel.rows.number(layer) for layer in range(n_layers) if any(panel.texts[layer])}
+    width = 3 if _label(labels) + 3 * n_heads <= screen.width else 2
+    _draw_cells(screen, n_heads, width, draw, labels)
 
 
 def _draw_numbers(screen: Screen, panel: Panel) -> None:
     """Print a number for every head, shaded from the smallest to the largest; shades alone if numbers do not fit."""
     (n_layers, n_heads), scale = panel.matrix.shape, panel.scale
+    labels = {layer: panel.rows.number(layer) for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()}
     # With one digit less, more heads fit.
     shorter = replace(panel.digits, decimals=panel.digits.decimals - 1)
     short = [["–" if np.isnan(value) else shorter.text(value) for value in row] for row in panel.matrix.tolist()]
     candidates = [panel.texts, short] if shorter.decimals > 0 else [panel.texts]
     widths = [max(len(text) for row in texts for text in row) + 1 for texts in candidates]
-    numbered = [n for n, width in enumerate(widths) if _label(n_layers) + width * n_heads <= screen.width]
+    numbered = [n for n, width in enumerate(widths) if _label(labels) + width * n_heads <= screen.width]
 
     def draw(layer: int, head: int, width: int) -> Text:
         fraction = scale.place(float(panel.matrix[layer, head]))
@@ -58,27 +59,26 @@ def _draw_numbers(screen: Screen, panel: Panel) -> None:
             return Text(candidates[numbered[0]][layer][head].rjust(width), style)
         return Text(" " * width if screen.colours else cell_shade(fraction, scale.signed), style)
 
-    shown_layers = [layer for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()]
-    _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, shown_layers)
+    _draw_cells(screen, n_heads, widths[numbered[0]] if numbered else 2, draw, labels)
     if not numbered:
         low = panel.digits.text(scale.low)
         high = panel.digits.text(scale.high)
         screen.say((f"shades from {low} to {high}", "dim"))
 
 
-def _label(layers: int) -> int:
+def _label(labels: Mapping[int, str]) -> int:
     """Count cells of the labels of layers, and of the gap behind them."""
-    return max(len("layer"), len(f"L{layers - 1}")) + len(_GAP)
+    return max(map(len, ("layer", *labels.values()))) + len(_GAP)
 
 
 def _draw_cells(
-    screen: Screen, n_heads: int, width: int, draw: Callable[[int, int, int], Text], layers: Sequence[int]
+    screen: Screen, n_heads: int, width: int, draw: Callable[[int, int, int], Text], labels: Mapping[int, str]
 ) -> None:
     """Print a cell for every head, a layer a line; heads that do not fit side by side follow in blocks.
 
-    `draw` takes a layer, a head and the cells of each.
+    `draw` takes a layer, a head and the cells of each; `labels` name the drawn layers.
     """
-    label = _label(max(layers, default=0) + 1)
+    label = _label(labels)
     digits = len(str(n_heads - 1))
     at_once = max(1, (screen.width - label) // width)
     for first_head in range(0, n_heads, at_once):
@@ -93,8 +93,8 @@ def _draw_cells(
         for n, line in enumerate(numbers):
             heading = ("head" if not n else "").rjust(label - len(_GAP))
             screen.put(Text(heading + _GAP + line, "dim"), width=label + width * len(heads))
-        for layer in layers:
-            row = Text.assemble((f"L{layer}".rjust(label - len(_GAP)) + _GAP, "dim"))
+        for layer, name in labels.items():
+            row = Text.assemble((name.rjust(label - len(_GAP)) + _GAP, "dim"))
             for head in heads:
                 row.append_text(draw(layer, head, width))
             screen.put(row, width=label + width * len(heads))

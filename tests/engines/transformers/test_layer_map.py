@@ -126,8 +126,9 @@ def test_a_layer_without_attention_is_refused_with_the_map(folders):
 
 def test_every_study_takes_the_layers_that_attend(folders):
     options = {"model": str(folders("qwen3_next")), "engine": "transformers"}
-    roles = json.loads(attnscope.heads(**options).to_json())["roles"][0]["values"]
-    assert [all(value is None for value in row) for row in roles] == [True, False, True, False]
+    roles = {role["name"]: role["values"] for role in json.loads(attnscope.heads(**options).to_json())["roles"]}
+    assert [all(value is None for value in row) for row in roles["next"]] == [True, False, True, False]
+    assert not any(value is None for row in roles["previous"] for value in row)  # of shares in the others
     effects = attnscope.ablate(TEXT, each="head", **options)
     assert np.isnan(effects.values[[0, 2]]).all()
     assert np.isfinite(effects.values[[1, 3]]).all()

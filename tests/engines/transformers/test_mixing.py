@@ -1,14 +1,16 @@
 """What is read of layers without softmax makes the matrix that times the values is the layer's own output."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 import transformers as hf
 
+from attnscope.base.layer_kinds import LAYER_KINDS
 from attnscope.engines.transformers.mixing import watching_mixing
 from attnscope.model.mixing import HeadMixing
 from tests.helpers import hybrids
-from tests.helpers.tiny_models import raise_weights
 
 # model_type → kind, and the number of layers that have it
 MIXING = {
@@ -22,7 +24,16 @@ MIXING = {
     "falcon_h1": ("mamba", 4),
     "zamba2": ("mamba", 6),
     "minimax": ("lightning", 2),
+    "mamba2": ("mamba", 2),
+    "jamba": ("mamba-1", 2),
+    "zamba": ("mamba-1", 6),
+    "mamba": ("mamba-1", 2),
+    "falcon_mamba": ("mamba-1", 2),
+    "rwkv": ("rwkv", 2),
 }
+KINDS = ("gated delta", "kimi delta", "mamba", "lightning", "rwkv")
+PROJECTIONS = ("out_proj", "o_proj", "output")  # names of output projections
+UNSEEN_GATES = {"falcon_h1"}  # whose gate is no argument of a module
 
 
 def observe(model, ids, mask=None):
@@ -33,21 +44,18 @@ def observe(model, ids, mask=None):
     return seen
 
 
-def times_values(inputs, text, head, length):
-    """Every row of a head's matrix, and their products with its values, in float64."""
-    matrix = inputs.one_head(text, head, length).rows(range(length)).double()
-    return matrix, matrix @ inputs.v[text, head, :length].double()
-
-
 def check_outputs(seen, lengths):
+    """Compare every row of every matrix, times the values, with what the model computed, in float64."""
     for inputs in seen:
         assert inputs.n_heads > 1
         for text, length in enumerate(lengths):
-            for head in range(inputs.n_heads):
-                _, product = times_values(inputs, text, head, length)
-                expected = inputs.output[text, head, :length].double()
+            for heads, mixing in inputs.heads(text, range(inputs.n_heads), length):
+                product = mixing.rows(range(length)).double() @ inputs.v[text, heads, :length].double()
+                if inputs.gated:
+                    product = product * inputs.gate[text, heads, :length].double()
+                expected = inputs.output[text, heads, :length].double()
                 error = float((product - expected).abs().max())
-                assert error < 1e-5 * max(1.0, float(expected.abs().max())), (inputs.kind, text, head, error)
+                assert error < 1e-5 * max(1.0, float(expected.abs().max())), (inputs.kind, text, error)
 
 
 @pytest.mark.parametrize("model_type", MIXING)
@@ -59,23 +67,58 @@ def test_the_matrix_times_the_values_is_the_output_of_the_layer(model_type):
     mask = torch.ones_like(ids)
     mask[1, short:] = 0
     seen = observe(
-        hybrids.with_long_states(hybrids.make_hybrid(model_type, max_position_embeddings=256).model), ids, mask
+        hybrids.with_long_states(hybrids.make_hybrid(model_type, max_position_embeddings=256).base_model), ids, mask
     )
     kind, count = MIXING[model_type]
     assert [inputs.kind for inputs in seen] == [kind] * count
     check_outputs(seen, (long, short))
 
 
-def test_a_model_without_any_softmax_is_read_as_well():
-    torch.manual_seed(0)
-    config = hf.Mamba2Config(
-        vocab_size=60, hidden_size=32, num_hidden_layers=2, state_size=8, head_dim=16, num_heads=4, n_groups=2,
-        expand=2, chunk_size=4,
-    )  # fmt: skip
-    model = raise_weights(hf.Mamba2Model(config).eval())
-    seen = observe(model, torch.tensor(np.random.default_rng().integers(4, 60, size=(1, 40))))
-    assert [inputs.kind for inputs in seen] == ["mamba"] * 2
-    check_outputs(seen, [40])
+@pytest.mark.parametrize("model_type", MIXING)
+def test_output_norm_and_gate_are_what_the_output_projection_takes(model_type):
+    """The output, normed by hand before or behind the gate as the kind of layer does, in float64."""
+    model = hybrids.make_hybrid(model_type).base_model
+    length = 12
+    ids = torch.tensor(np.random.default_rng().integers(4, 60, size=(1, length)))
+    taken = []
+
+    def keep(module, args):
+        taken.append(args[0].double())
+
+    mixers = [
+        module
+        for module in model.modules()
+        if any(re.fullmatch(LAYER_KINDS[kind].classes, type(module).__name__) for kind in KINDS)
+    ]
+    mixers = [mixer for mixer in mixers if any(hasattr(mixer, name) for name in PROJECTIONS)]
+    for mixer in mixers:
+        (projection,) = [getattr(mixer, name) for name in PROJECTIONS if hasattr(mixer, name)]
+        projection.register_forward_pre_hook(keep)
+    seen = observe(model, ids)
+    assert len(taken) == len(seen) == len(mixers)
+    for inputs, mixer, projected in zip(seen, mixers, taken, strict=True):
+        if model_type in UNSEEN_GATES:
+            assert inputs.gate is None
+            continue
+        output = inputs.output[0].double().transpose(0, 1)  # (T, H, Ev)
+        gate = inputs.gate[0].double().transpose(0, 1)
+        norm = next((getattr(mixer, name) for name in ("norm", "o_norm") if hasattr(mixer, name)), None)
+        if norm is None:
+            expected = output if inputs.gated else output * gate
+        elif inputs.kind == "mamba":
+            expected = normed((output * gate).flatten(1), norm, getattr(norm, "group_size", gate[0].numel()))
+        elif inputs.kind == "lightning":
+            expected = normed(output.flatten(1), norm, output[0].numel()) * gate.flatten(1)
+        else:
+            expected = normed(output, norm, output.shape[-1]) * gate
+        np.testing.assert_allclose(projected[0].reshape(length, -1), expected.reshape(length, -1), atol=1e-5)
+
+
+def normed(x, norm, size):
+    """RMS norm over groups of this many numbers."""
+    groups = x.reshape(*x.shape[:-1], -1, size)
+    scaled = groups / (groups.square().mean(-1, keepdim=True) + norm.variance_epsilon).sqrt()
+    return scaled.reshape(x.shape) * norm.weight.detach().double()
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_next", "kimi_linear"])
