@@ -126,7 +126,7 @@ class HeadMixing:
         """Return rows of M, ascending, (R, T)."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.k.device)
         if self.bonus is not None:
-            return self._averages(index, torch.as_tensor(self.bonus, device=index.device))
+            return self._averages(index, torch.as_tensor(self.bonus, dtype=self.k.dtype, device=index.device))
         matrix = self.k.new_zeros(*self.k.shape[:-2], len(rows), self.length)
         # what is left of each query behind the chunk
         carried = self.k.new_zeros(*self.k.shape[:-2], len(rows), self.k.shape[-1])
@@ -162,7 +162,7 @@ class HeadMixing:
         before = (passed - self._doubled(self.log_decay)[..., 0])[..., rows, None]
         logits = (before - passed[..., None, :]).to(self.k.dtype) + self.k[..., None, :, 0]
         keys = torch.arange(self.length, device=rows.device)
-        own = (self.k[..., rows, 0] + bonus.to(self.k.dtype)[..., None])[..., None]
+        own = (self.k[..., rows, 0] + bonus[..., None])[..., None]
         logits = torch.where(keys == rows[:, None], own, logits)
         return logits.masked_fill_(keys > rows[:, None], -torch.inf).softmax(-1)
 

@@ -126,7 +126,7 @@ _READERS: dict[str, Callable[[Mapping[str, Any], Any], MixingInputs]] = {
 @contextmanager
 def watching_mixing(model: nn.Module, on_mixing: OnMixing) -> Iterator[None]:
     """Hand what every layer without softmax mixes tokens by to a function, while the model runs in this thread."""
-    calls = _Calls(on_mixing)
+    calls = _MixingCalls(on_mixing)
     with ExitStack() as stack:
         for file in {type(module).__module__ for module in model.modules()}:
             names = vars(sys.modules[file])
@@ -137,7 +137,7 @@ def watching_mixing(model: nn.Module, on_mixing: OnMixing) -> Iterator[None]:
         yield
 
 
-class _Calls:
+class _MixingCalls:
     """What the modules that are running have called, and the gates behind it."""
 
     def __init__(self, on_mixing: OnMixing) -> None:
