@@ -12,6 +12,7 @@ from attnscope.run.text_plan import TextPlan
 TOP = 5  # sources of a row
 RUNS = 24  # rows and columns of a map
 _CELLS = 200_000  # largest number of cells of all heads whose stages are kept
+_MAPPED = 8_000_000  # the same of their weights alone, which are maps on the pictures of a text
 _ROWS = 200_000  # largest number of rows of all heads whose sources and statistics are kept
 _FLOAT = 4
 
@@ -23,6 +24,9 @@ def plan_summary(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan],
     columns = [text.keys or range(len(text.context or text.tokens)) for text in texts]
     cells = units * sum(len(r) * len(c) for r, c in zip(rows, columns, strict=True))
     exact = cells <= _CELLS and bool(stages) and all(text.queries for text in texts)
+    pictured = all(text.media is not None and text.media.images and text.queries for text in texts)
+    if not exact and pictured and "weights" in stages and cells <= _MAPPED:
+        exact, stages = True, ("weights",)
     stride = 1 if exact else -(-units * sum(map(len, rows)) // _ROWS)
     listed = sorted({row for positions in rows for row in positions[::stride]})
     return RecordSpec(
