@@ -148,7 +148,7 @@ def plan_text(
     )
     if text.read is not None and text.read.images and run.window == PRINTED and run.key is None and run.pool is None:
         # A screen draws a row as a map on the pictures, which takes all of its columns.
-        queries = default_rows(text.read.images, tokens) if run.query is None else rows_of.find(arg("query"), run.query)
+        queries = rows_of.find(arg("query"), run.query) or default_rows(text.read.images, tokens)
         keys, pool, narrowed, more = list(range(len(tokens))), None, None, []
     if spans is not None and run.window == PRINTED and AUTO in (run.layer, run.head):
         # beside spans, a screen draws the matrices of heads that the user selected, and no others

@@ -122,11 +122,12 @@ def test_half_blocks_have_the_colours_of_the_picture_and_of_the_map() -> None:
 def _colours(line: str) -> list[list[list[int]]]:
     """The colours of the upper and the lower half of every character of a line that has any."""
     found = []
-    for codes, letter in re.findall(r"\x1b\[([0-9;]*)m([▀ ])\x1b\[0m", line):
+    for codes, letters in re.findall(r"\x1b\[([0-9;]*)m([▀ ]+)\x1b\[0m", line):
         colours = {
             kind: [int(n) for n in rgb.split(";")] for kind, rgb in re.findall(r"([34]8);2;(\d+;\d+;\d+)", codes)
         }
-        found.append([colours["38" if letter == "▀" else "48"], colours.get("48", [0, 0, 0])])
+        upper, lower = colours["38" if letters[0] == "▀" else "48"], colours.get("48", [0, 0, 0])
+        found += [[upper, lower]] * len(letters)
     return found
 
 

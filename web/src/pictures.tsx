@@ -77,7 +77,11 @@ function covered({ width, height, data }: Pixels, map: Map2, scale: Scale, theme
   return canvasOf(image);
 }
 
-export const percent = (share: number) => `${(100 * share).toFixed(share >= 0.0995 ? 0 : share >= 0.00995 ? 1 : 2)} %`;
+// As views/pictures.py writes shares.
+export function percent(share: number): string {
+  const one = (share >= 0.995 && share < 0.9995) || (share >= 0.00995 && share < 0.0995);
+  return `${(100 * share).toFixed(one ? 1 : share >= 0.0995 ? 0 : 2)} %`;
+}
 
 interface CanvasProps {
   pixels: Pixels;

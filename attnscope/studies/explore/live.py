@@ -21,7 +21,7 @@ from attnscope.request.selection import ALL, AUTO, EVERY_POSITION, IndexSelectio
 from attnscope.request.spans import SpanRequest
 from attnscope.run.plan import mask_terms
 from attnscope.run.prediction_plan import predicted_positions, prediction_kind
-from attnscope.run.rendering import render_text
+from attnscope.run.rendering import read_media, render_text
 from attnscope.run.session import Session, inspect
 from attnscope.studies.ablate.plan import AblationOptions
 from attnscope.studies.explore.scenes import (
@@ -136,10 +136,11 @@ class LiveSource(UnitSource):
                 self._all(session, plain, live_text)
 
     def _render(self, session: Session, text_index: int) -> None:
-        """Render a chat, once."""
+        """Render a chat, and read the pictures of a text, once."""
         text = self.run.texts[text_index]
-        if text.chat is not None and text.rendered is None:
-            rendered = render_text(text, session.source(self.run))
+        if (text.chat is not None and text.rendered is None) or (text.media and text.read is None):
+            source = session.source(self.run)
+            rendered = read_media(text, source) if text.media else render_text(text, source)
             texts = (*self.run.texts[:text_index], rendered, *self.run.texts[text_index + 1 :])
             self.run = structs.replace(self.run, texts=texts)
 

@@ -97,6 +97,11 @@ def scene_of(
     """
     queries = text.queries or list(range(len(text.tokens)))
     keys = text.keys or list(range(len(text.sources)))
+    kinds = kinds_of(text.images, text.sources) if text.images else {}
+    # A prompt with pictures is known only after its template.
+    in_prompt = "text" in kinds
+    pictures = " ".join(f"--image {quote_for_shell(grid.name)}" for grid in text.images) or None
+    generated = sum(token.made for token in text.tokens)
     settings = DisplaySettings(2, options=False)
     header = report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
     return Scene(
@@ -114,14 +119,13 @@ def scene_of(
         predictions=[forecast(text, prediction) for prediction in text.predictions],
         start=_start(text, queries),
         pictures=[ScenePicture(grid.prefix, grid.pixels, grid.tokens) for grid in text.images],
-        kinds=[
-            (kind_name(text, kind), positions)
-            for kind, positions in (kinds_of(text.images, text.sources) if text.images else {}).items()
-        ],
+        kinds=[(kind_name(text, kind), positions) for kind, positions in kinds.items()],
         picture_scale=picture_scale(text) if text.images else None,
         numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
-        command=run_command(
-            report.provenance, report.mask, text.text, text.pair, generated=sum(token.made for token in text.tokens)
+        command=None
+        if in_prompt
+        else run_command(
+            report.provenance, report.mask, text.text, text.pair, text_argument=pictures, generated=generated
         ),
         mask=report.mask.used,
         random=report.provenance.weights == "random",

@@ -6,11 +6,12 @@ import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
+from attnscope.findings.arrays import Matrix
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Ink, Line, cut, fit, joined, steps, wrapped
 from attnscope.views.explore.matrix import scroll
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
-from attnscope.views.scales import WEIGHTS, Scale
+from attnscope.views.scales import WEIGHTS, Scale, pool_largest
 from attnscope.views.walk.place import Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
@@ -38,7 +39,8 @@ class HeadsPanel:
         """Return the lines of the panel; cached while the same heads are known and shown."""
         place = state.place
         at = place.spot.layer, place.spot.head, place.panel == "heads", place.display
-        cache_key = at, state.variant(), width, height, state.arrived, state.scene, id(state.source)
+        query = place.spot.query if state.scene is not None and state.scene.pictures else 0
+        cache_key = at, query, state.variant(), width, height, state.arrived, state.scene, id(state.source)
         if self._drawn[0] != cache_key:
             self._drawn = cache_key, self._draw(state, width, height)
         return self._drawn[1]
@@ -126,7 +128,13 @@ def _layer_lines(
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
     if head is None:
         return [[Segment(state.ink.plain("…") * wide, DIM)]] * tall
-    return head.made((state.ink, wide, tall), lambda: _picture(state.ink, head, wide, tall))
+    scene = state.scene
+    if scene is None or scene.picture_scale is None:
+        return head.made((state.ink, wide, tall), lambda: _picture(state.ink, head, wide, tall))
+    row = head.row("weights", state.place.spot.query)
+    picture = scene.pictures[0].sources
+    weights = None if row is None else np.where(picture < 0, np.nan, row[picture]).astype(np.float32)
+    return _picture(state.ink, head, wide, tall, weights, scene.picture_scale)
 
 
 def _written(state: WalkState, scene: Scene, layer: int, head: int, width: int) -> tuple[str, Style]:
@@ -178,13 +186,19 @@ def _role_legend(state: WalkState, scene: Scene, name: str, width: int) -> list[
     return [[Segment(fit(ink.plain(f"{name}: {role}"), width))], *([Segment(line, DIM)] for line in lines)]
 
 
-def _picture(ink: Ink, head: WalkHead, wide: int, tall: int) -> list[Line]:
-    """Return the lines of a thumbnail, with one or two cells above each other on a line."""
+def _picture(
+    ink: Ink, head: WalkHead, wide: int, tall: int, on_picture: Matrix | None = None, scale: Scale = WEIGHTS
+) -> list[Line]:
+    """Return the lines of a thumbnail, with one or two cells above each other on a line.
+
+    `on_picture`: The weights of a row on the patches of a picture, in place of the weights of the head.
+    """
     per_line = 2 if ink.colours and not ink.ascii else 1
-    cells = thumbnail(head, tall * per_line, wide)
+    size = tall * per_line, wide
+    cells = thumbnail(head, *size) if on_picture is None else pool_largest(on_picture, *size)
     shades = np.full((tall * per_line + 1, wide), NONE)
     if cells is not None:
-        shades[: cells.shape[0], : cells.shape[1]] = steps(np.where(cells < 0, np.nan, cells), WEIGHTS)
+        shades[: cells.shape[0], : cells.shape[1]] = steps(np.where(cells < 0, np.nan, cells), scale)
     lines: list[Line] = []
     for above, below in zip(shades[:-1:per_line].tolist(), shades[1::per_line].tolist(), strict=True):
         if per_line == 2:

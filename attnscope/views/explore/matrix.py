@@ -1,7 +1,7 @@
 """The matrix of a head, with labels and a cursor: colours, half blocks, shades or numbers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from rich.cells import cell_len
@@ -10,6 +10,7 @@ from rich.style import Style
 
 from attnscope.views.axes import Axis
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, FORBIDDEN, NONE, PLAIN, Ink, Line, cut, fit, joined, steps
+from attnscope.views.explore.picture import PictureView
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import NO_WEIGHT, Digits, cell_text, digits_for, scale_text
 from attnscope.views.scales import LogScale
@@ -51,6 +52,7 @@ class MatrixPanel:
 
     top: int = 0  # first row of cells
     left: int = 0  # first column of cells
+    picture: PictureView = field(default_factory=PictureView)
 
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel."""
@@ -58,6 +60,8 @@ class MatrixPanel:
         scene = state.scene
         if scene is None or height < _LEAST + _BELOW + 1 or width < 8:
             return []
+        if state.pictured:
+            return self.picture.draw(state, scene, width, height)
         layout = self._last = self._layout(state, scene, width, height)
         window = state.cells(layout.rows, layout.columns, layout.zoom)
         return [
@@ -72,6 +76,8 @@ class MatrixPanel:
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
+        if state.pictured:
+            return self.picture.hit(state, x, y)
         layout = self._last
         if layout is None or y < layout.above or x < layout.label:
             return None

@@ -95,6 +95,13 @@ class WalkState:
         return self.source.head(variant, pin.layer, pin.head)
 
     @property
+    def pictured(self) -> bool:
+        """Whether the matrix is replaced by the pictures of the text: for weights, as colours, of one head."""
+        place = self.place
+        has_pictures = self.scene is not None and bool(self.scene.pictures) and self.scene.unit == "tokens"
+        return has_pictures and place.stage == "weights" and not place.digits and place.pinned is None
+
+    @property
     def bounds(self) -> Bounds:
         """Bounds of the walk at this place."""
         scene = self.scene
@@ -116,6 +123,7 @@ class WalkState:
             (*DISPLAYS, *(head_number.name for head_number in scene.numbers)),
             max(1, scene.width),
             scene.units,
+            scene.made("patches", lambda: patches_of(scene)) if self.pictured else (),
         )
 
     def act(self, action: Action) -> bool:
@@ -201,6 +209,8 @@ class WalkState:
         if scene.numbers and not self.source.computes and head_shown and head_shown.picture() is None:
             # Brief dumps have no thumbnails.
             self.place = replace(self.place, display=scene.numbers[0].name)
+        if scene.pictures and scene.start is not None:
+            requested = replace(requested, query=requested.query or str(scene.queries.positions[scene.start]))
         words = [n for n, special in enumerate(scene.queries.special) if not special]
         layer = begin[0] if requested.layer is None else _numbered(scene.layers, requested.layer, "layer")
         head = begin[1] if requested.head is None else _numbered(scene.heads, requested.head, "head")
@@ -306,6 +316,15 @@ class WalkState:
         pinned = self.place.pinned
         of_pin = [] if pinned is None else [(self.variant(pinned=True), pinned)]
         return [(self.variant(), self.place.spot), *of_pin]
+
+
+def patches_of(scene: Scene) -> Sequence[np.ndarray]:
+    """Return the query of every patch of each picture, (rows, columns); −1 for a patch that is no row."""
+    places = scene.queries.places
+    return [
+        np.array([[places.get(int(source), -1) for source in row] for row in picture.sources])
+        for picture in scene.pictures
+    ]
 
 
 def regrouped(spot: Spot, before: Scene, after: Scene) -> Spot:

@@ -4,8 +4,8 @@ Without enough colours for a picture, a map is cells of colour or shade, without
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from rich.color import Color
@@ -14,11 +14,11 @@ from rich.text import Text
 
 from attnscope.findings.arrays import Array
 from attnscope.views.head_layout import lay_out_heads
+from attnscope.views.palette import Surface
 from attnscope.views.parts import PictureMap, Pictures
 from attnscope.views.pictures import covered, percent, resized, ticks, two_digits
-from attnscope.views.scales import Scale, pool_largest
+from attnscope.views.scales import Scale, needs_black, pool_largest
 from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style
-from attnscope.views.terminal.map import half_blocks
 from attnscope.views.terminal.screen import Screen, flow
 
 _WIDEST = 64  # characters of a picture
@@ -31,18 +31,30 @@ _NARROWEST = 8
 _THUMBNAIL = 16
 
 Lines = list[Text]
+Pieces = list[tuple[str, Style]]
 
 
-@dataclass(frozen=True)
-class _Size:
+class Terminal(Protocol):
+    """What a terminal can show: a Screen, or the Ink of a walk."""
+
+    @property
+    def colours(self) -> int:
+        """How many colours it has."""
+
+    @property
+    def ascii(self) -> bool:
+        """Whether its encoding knows ASCII only."""
+
+    @property
+    def surface(self) -> Surface:
+        """The colours of numbers on its background."""
+
+
+class Size(NamedTuple):
     """A picture in pixels, two of which are one character."""
 
     width: int
     height: int
-
-    @property
-    def lines(self) -> int:
-        return -(-self.height // 2)
 
 
 def draw_pictures(screen: Screen, pictures: Pictures) -> None:
@@ -52,23 +64,27 @@ def draw_pictures(screen: Screen, pictures: Pictures) -> None:
         _draw_heads(screen, pictures.maps, pictures.places, pictures.facts)
     else:
         _draw_maps(screen, pictures.maps)
-    screen.put(_legend(screen, pictures.maps[0].scale))
+    screen.put(Text.assemble(*legend_pieces(pictures.maps[0].scale, screen)))
+
+
+def _lines(rows: Sequence[Pieces]) -> Lines:
+    return [Text.assemble(*row) for row in rows]
 
 
 def _draw_maps(screen: Screen, maps: Sequence[PictureMap]) -> None:
     """Print the picture as it is, then its maps; as many side by side as fit."""
     room = (screen.width - _BETWEEN) // 2
+    pictured = has_pictures(screen)
     drawn: list[tuple[Text, Lines]] = []
     shown: set[bytes] = set()
     for picture in maps:
-        size = _size_of(picture.weights.shape, room if _has_pictures(screen) else screen.width)
+        size = size_of(picture.weights.shape, min(_WIDEST, room if pictured else screen.width))
         key = picture.pixels.tobytes()
-        if _has_pictures(screen) and key not in shown:
+        if pictured and key not in shown:
             shown.add(key)
-            drawn.append(
-                (Text("the picture, as the model saw it", "dim"), half_block_lines(screen, _seen(picture, size)))
-            )
-        drawn.append((screen.text(picture.title), map_lines(screen, picture, size)))
+            seen = np.rint(resized(picture.pixels, size.height, size.width)).astype(np.uint8)
+            drawn.append((Text("the picture, as the model saw it", "dim"), _lines(half_block_rows(seen))))
+        drawn.append((screen.text(picture.title), _lines(map_rows(picture, size, screen))))
     for start, end in _bands([lines[0].cell_len for _, lines in drawn], screen.width):
         _draw_band(screen, drawn[start:end])
     for picture in maps:
@@ -121,7 +137,7 @@ def _draw_heads(screen: Screen, maps: Sequence[PictureMap], places: Sequence[tup
     at_once = max(1, min(count, (screen.width - label) // step))
     width = min(columns, _THUMBNAIL, max(_NARROWEST, (screen.width - label) // at_once - 1))
     step = max(step, width + 1)
-    size = _Size(width, max(1, round(rows * width / columns)))
+    size = Size(width, max(1, round(rows * width / columns)))
     for first in range(0, count, at_once):
         heads = range(first, min(first + at_once, count))
         names = "".join(layout.columns[head].ljust(step) for head in heads)
@@ -139,7 +155,7 @@ def _draw_heads(screen: Screen, maps: Sequence[PictureMap], places: Sequence[tup
         screen.say((f"below each: {facts}", "dim"))
 
 
-def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: _Size) -> Lines:
+def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: Size) -> Lines:
     if picture is None:
         return [Text()]
     cells = pool_largest(picture.weights, size.height, size.width)
@@ -153,7 +169,7 @@ def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: _Size) ->
             elif screen.ascii:
                 line.append(" ", Style(bgcolor=screen.ramp(max(pair)).bgcolor))
             else:
-                line.append(*half_blocks(*(_colour(screen, place) for place in pair)))
+                line.append(*half_block(*(_colour(screen, place) for place in pair)))
         lines.append(line)
     return [*lines, Text(" ".join(picture.facts), "dim")]
 
@@ -164,95 +180,86 @@ def _colour(screen: Screen, place: float) -> Color:
     return screen.ramp(place).bgcolor or Color.default()
 
 
-def _has_pictures(screen: Screen) -> bool:
-    return screen.colours > _FEWEST and not screen.ascii
+def half_block(upper: Color, lower: Color | None = None) -> tuple[str, Style]:
+    """Return a character whose halves have two colours; without a lower one, that of the terminal's background."""
+    if upper == lower:
+        return " ", Style(bgcolor=upper)
+    return "▀", Style(color=upper, bgcolor=lower)
 
 
-def _size_of(shape: tuple[int, ...], room: int) -> _Size:
+def has_pictures(look: Terminal) -> bool:
+    """Tell whether a terminal can show a picture: it has half blocks and enough colours."""
+    return look.colours > _FEWEST and not look.ascii
+
+
+def size_of(shape: tuple[int, ...], room: int, lines: int = _LINES) -> Size:
     """Return the size of a picture: all patches have the same number of pixels if they have one at all."""
     rows, columns = shape
-    room = min(room, _WIDEST)
-    each = min(room // columns, 2 * _LINES // rows)
+    each = min(room // columns, 2 * lines // rows)
     if each:
-        return _Size(columns * each, rows * each)
-    shrunk = min(room / columns, 2 * _LINES / rows)
-    return _Size(max(1, int(columns * shrunk)), max(2, int(rows * shrunk)))
+        return Size(columns * each, rows * each)
+    shrunk = min(room / columns, 2 * lines / rows)
+    return Size(max(1, int(columns * shrunk)), max(2, int(rows * shrunk)))
 
 
-def _seen(picture: PictureMap, size: _Size) -> Array:
-    return np.rint(resized(picture.pixels, size.height, size.width)).astype(np.uint8)
-
-
-def map_lines(screen: Screen, picture: PictureMap, size: _Size) -> Lines:
-    """Return a map as lines of characters."""
-    if not _has_pictures(screen):
-        return _shaded_lines(screen, picture)
-    pixels = covered(resized(picture.pixels, size.height, size.width), picture.weights, picture.scale, screen.surface)
-    lines = half_block_lines(screen, pixels)
+def map_rows(picture: PictureMap, size: Size, look: Terminal) -> list[Pieces]:
+    """Return a map as lines of characters; the patch that is the query is in brackets, on its own colour."""
+    if not has_pictures(look):
+        return _shaded_rows(picture, look)
+    pixels = resized(picture.pixels, size.height, size.width)
+    lines = half_block_rows(covered(pixels, picture.weights, picture.scale, look.surface))
     if picture.query is not None:
-        _mark(lines, picture, size)
+        rows, columns = picture.weights.shape
+        row, column = picture.query
+        line = lines[min(len(lines) - 1, (2 * row + 1) * size.height // (4 * rows))]
+        left = column * size.width // columns
+        right = max(left + 1, (column + 1) * size.width // columns)
+        letters = "◆" if right - left == 1 else f"[{' ' * (right - left - 2)}]"
+        for at, letter in zip(range(left, right), letters, strict=True):
+            line[at] = letter, Style(bgcolor=line[at][1].bgcolor, color=_ink(look), bold=True)
     return lines
 
 
-def _mark(lines: Lines, picture: PictureMap, size: _Size) -> None:
-    """Put brackets around the patch that is the query; its colour stays."""
-    assert picture.query is not None
-    rows, columns = picture.weights.shape
-    row, column = picture.query
-    line = min(len(lines) - 1, (2 * row + 1) * size.height // (4 * rows))
-    left = column * size.width // columns
-    right = max(left + 1, (column + 1) * size.width // columns)
-    text = lines[line]
-    marked = text[:left]
-    for at in range(left, right):
-        style = text[at].spans[0].style if text[at].spans else text[at].style
-        below = style.bgcolor if isinstance(style, Style) else None
-        letter = "[" if at == left and right - left > 1 else "]" if at == right - 1 and right - left > 1 else " "
-        letter = "◆" if right - left == 1 else letter
-        marked.append(letter, Style(bgcolor=below, bold=True))
-    lines[line] = marked.append_text(text[right:])
+def _ink(look: Terminal) -> Color:
+    return Color.parse("black" if needs_black(bytes.fromhex(look.surface.background)) else "bright_white")
 
 
-def half_block_lines(screen: Screen, pixels: Array) -> Lines:
-    """Return pixels, (height, width, 3), as lines of half blocks."""
-    lines = []
+def half_block_rows(pixels: Array) -> list[Pieces]:
+    """Return pixels, (height, width, 3), as lines of half blocks; a last odd row has the background below it."""
+    lines: list[Pieces] = []
     for n in range(0, len(pixels), 2):
-        line = Text()
-        for column in range(pixels.shape[1]):
-            pair = [Color.from_rgb(*pixel) for pixel in pixels[n : n + 2, column].tolist()]
-            line.append(*half_blocks(*pair))
-        lines.append(line)
+        pairs = zip(*(row.tolist() for row in pixels[n : n + 2]), strict=True)
+        lines.append([half_block(*(Color.from_rgb(*pixel) for pixel in pair)) for pair in pairs])
     return lines
 
 
-def _shaded_lines(screen: Screen, picture: PictureMap) -> Lines:
-    """Return a map as cells of two characters, of colour or shade, with a frame that a blank patch needs."""
-    lines = []
+def _shaded_rows(picture: PictureMap, look: Terminal) -> list[Pieces]:
+    """Return a map as cells of two characters, of colour or shade, with a frame that blank patches need."""
+    lines: list[Pieces] = []
     for row, weights in enumerate(picture.weights.tolist()):
-        line = Text("|")
+        line: Pieces = [("|", Style())]
         for column, weight in enumerate(weights):
             place = picture.scale.place(weight) or 0.0
-            cell = cell_shade(place, False) if not screen.colours else "  "
-            if picture.query == (row, column):
-                cell = "[]"
-            line.append(cell, ramp_style(place, False, screen.colours, screen.surface) if screen.colours else "")
-        lines.append(line.append("|"))
-    edge = Text("+" + "-" * (2 * picture.weights.shape[1]) + "+")
-    return [edge, *lines, edge]
+            cell = "[]" if picture.query == (row, column) else "  " if look.colours else cell_shade(place, False)
+            line.append((cell, ramp_style(place, False, look.colours, look.surface) if look.colours else Style()))
+        lines.append([*line, ("|", Style())])
+    edge = "+" + "-" * (2 * picture.weights.shape[1]) + "+"
+    return [[(edge, Style())], *lines, [(edge, Style())]]
 
 
-def _legend(screen: Screen, scale: Scale) -> Text:
-    """Draw what the colours of patches mean."""
-    unit = "% of the row on one patch"
-    if not screen.colours:
+def legend_pieces(scale: Scale, look: Terminal) -> Pieces:
+    """Return what the colours of patches mean."""
+    unit = " % of the row on one patch"
+    if not look.colours:
         steps = [
-            f"[{shade * 2}] {two_digits(100 * scale.value((n + 1) / len(SHADES)))}" for n, shade in enumerate(SHADES)
+            f"[{shade * 2}] {two_digits(100 * scale.value((n + 1) / len(SHADES)))} " for n, shade in enumerate(SHADES)
         ]
-        return flow([Text(step) for step in steps] + [Text(f"{unit}, at most", "dim")], screen.line, " ")
-    line = Text("0 ")
+        return [*((step, Style()) for step in steps), (f"{unit[1:]}, at most", Style(dim=True))]
+    pieces: Pieces = [("0 ", Style())]
     for (start, _), (end, name) in pairwise(ticks(scale)):
         cells = max(1, round((end - start) * _RAMP))
         for n in range(cells):
-            line.append(" ", screen.ramp(start + (end - start) * (n + 0.5) / cells))
-        line.append(f" {name}{' ' * (end < 1)}")
-    return line.append(f" {unit}", "dim")
+            place = start + (end - start) * (n + 0.5) / cells
+            pieces.append((" ", ramp_style(place, False, look.colours, look.surface)))
+        pieces.append((f" {name}{' ' * (end < 1)}", Style()))
+    return [*pieces, (unit, Style(dim=True))]

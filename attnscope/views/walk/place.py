@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from attnscope.views.walk.scene import WalkCut
 
 # The stage whose columns are dimensions of the value.
@@ -58,6 +60,8 @@ class Bounds:
     displays: Sequence[str] = ("thumbnails",)
     dims: int = 1  # number of columns of the stage `output`
     units: Sequence[str] = ("tokens",)  # what positions can be
+    # the query of every patch of each picture, (rows, columns), if the matrix shows pictures; −1 for none
+    patches: Sequence[np.ndarray] = ()
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ def _at(place: Place, **changes: Any) -> Place:
     return replace(place, spot=replace(place.spot, **changes))
 
 
-def _move(rows: int, columns: int, place: Place, count: int | None, _bounds: Bounds) -> Place:
+def _move(rows: int, columns: int, place: Place, count: int | None, bounds: Bounds) -> Place:
     """Move the cursor by cells; in the panel of heads, by heads."""
     rows = rows * (count or 1)
     columns = columns * (count or 1)
@@ -148,6 +152,8 @@ def _move(rows: int, columns: int, place: Place, count: int | None, _bounds: Bou
         # The text runs on in one direction.
         rows = rows + columns
         columns = 0
+    if place.panel == "matrix" and bounds.patches:
+        return _at(place, query=_patch_from(spot.query, rows, columns, bounds), key=None)
     if place.panel == "matrix":
         rows = rows * place.zoom
         columns = columns * place.zoom
@@ -155,6 +161,28 @@ def _move(rows: int, columns: int, place: Place, count: int | None, _bounds: Bou
             return _at(place, query=spot.query + rows, dim=spot.dim + columns)
     key = spot.key if spot.key is not None or not columns else 0
     return _at(place, query=spot.query + rows, key=None if key is None else key + columns)
+
+
+def _patch_from(query: int, rows: int, columns: int, bounds: Bounds) -> int:
+    """Return the patch so many rows and columns away on its picture.
+
+    Tokens that are no patches, such as CLS and words, follow each other upwards and downwards; the patches come after
+    the last of them, and sidewards.
+    """
+    for grid in bounds.patches:
+        for place in np.argwhere(grid == query):
+            row, column = int(place[0]) + rows, int(place[1]) + columns
+            if row < 0:
+                return 0
+            found = int(grid[min(row, grid.shape[0] - 1), max(0, min(column, grid.shape[1] - 1))])
+            return query if found < 0 else found
+    patches = {int(patch) for grid in bounds.patches for patch in grid.ravel()}
+    others = [other for other in range(bounds.queries) if other not in patches]
+    beyond = others.index(query) + rows
+    if not columns and beyond < len(others):
+        return others[max(0, beyond)]
+    grid = bounds.patches[0]
+    return max(0, int(grid[grid.shape[0] // 2, grid.shape[1] // 2]))
 
 
 def _visit(place: Place, spot: Spot, _bounds: Bounds) -> Place:
