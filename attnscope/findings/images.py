@@ -95,16 +95,6 @@ def kinds_of(grids: Sequence[ImageGrid], tokens: Sequence[Token]) -> dict[str, l
     return {kind: positions for kind, positions in kinds.items() if positions}
 
 
-def default_rows(grids: Sequence[ImageGrid], tokens: Sequence[Token]) -> list[int]:
-    """Return the positions of the rows that say most of a text with pictures: CLS, else the last word, else patches."""
-    kinds = kinds_of(grids, tokens)
-    if CLS in kinds:
-        return kinds[CLS][:1]
-    if "text" in kinds:
-        return [len(tokens) - 1]
-    return sorted(position for grid in grids for position in kinds[grid.prefix])
-
-
 def _kind(token: Token) -> str:
     if token.piece == CLS:
         return CLS

@@ -10,7 +10,7 @@ import msgspec
 
 from attnscope.base.errors import NotInText, UsageError, arg, listed
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
-from attnscope.findings.images import CLS, default_rows, find_places
+from attnscope.findings.images import CLS, find_places
 from attnscope.findings.merge_pieces import whole_words
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
@@ -146,10 +146,6 @@ def plan_text(
     queries, keys, pool, narrowed, more = _choose_cells(
         run, rows_of, columns_of, causal=causal, first_query=first_query
     )
-    if text.read is not None and text.read.images and run.window == PRINTED and run.key is None and run.pool is None:
-        # A screen draws a row as a map on the pictures, which takes all of its columns.
-        queries = rows_of.find(arg("query"), run.query) or default_rows(text.read.images, tokens)
-        keys, pool, narrowed, more = list(range(len(tokens))), None, None, []
     if spans is not None and run.window == PRINTED and AUTO in (run.layer, run.head):
         # beside spans, a screen draws the matrices of heads that the user selected, and no others
         is_specific = run.stages != RunConfig(()).stages or run.pool is not None or run.key is not None or run.words
