@@ -136,9 +136,7 @@ class AttentionCapture:
 
     def following(self) -> AbstractContextManager[None]:
         """Follow the operators of a model that does not call the attention interface."""
-        if self._model.config._attn_implementation == NAME:
-            return nullcontext()
-        return following(self._model, self.run_attention)
+        return nullcontext() if through_interface(self._model) else following(self._model, self.run_attention)
 
     def gate_of(self, module: nn.Module, inputs: AttentionInputs) -> Tensor | None:
         """Return the gate of a module that is running, (B, H, Q, Ev or 1); None if it has none."""
@@ -313,6 +311,8 @@ def unsupported_attention(what: str, layer: int) -> AttnscopeError:
 
 # Modules that pass two sets of values with the same queries and keys, one after the other, as a first run has shown.
 CALLED_TWICE: WeakSet[nn.Module] = WeakSet()
+# Models that were seen to compute attention by operators of their own.
+FOLLOWED: WeakSet[nn.Module] = WeakSet()
 # The attention that modules of borrowed models have otherwise. Entries stay: a call in another thread may end later.
 OWN_ATTENTION: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 _active: ContextVar[AttentionCapture] = ContextVar("attnscope_session")
@@ -332,8 +332,8 @@ def capturing(session: AttentionCapture) -> Iterator[None]:
 
 
 def through_interface(model: Any) -> bool:
-    """Tell whether a class of models calls the attention interface of transformers."""
-    return bool(model.is_backend_compatible())
+    """Tell whether a model runs through the attention interface of transformers; else its operators are followed."""
+    return bool(model.config._attn_implementation == NAME)
 
 
 def register() -> None:

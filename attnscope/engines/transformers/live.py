@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import UsageError
-from attnscope.engines.transformers.interface import NAME, OWN_ATTENTION, register, through_interface
+from attnscope.engines.transformers.interface import FOLLOWED, NAME, OWN_ATTENTION, register
 from attnscope.request.memory import DTYPE_BYTES
 
 _SAMPLE = 256  # how many values of a tensor enter its fingerprint
@@ -74,9 +74,14 @@ def borrowed(model: Any) -> Iterator[None]:
             OWN_ATTENTION[module] = own
     with restored(model):
         model.eval()
-        for config in configs_of(model):
-            setattr(config, IMPLEMENTATION, NAME if through_interface(model) else "eager")
+        set_implementation(model, "eager" if model in FOLLOWED else NAME)
         yield
+
+
+def set_implementation(model: Any, name: str) -> None:
+    """Let every part of a model run this implementation of attention."""
+    for config in configs_of(model):
+        setattr(config, IMPLEMENTATION, name)
 
 
 def configs_of(model: Any) -> list[Any]:

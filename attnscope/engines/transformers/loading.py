@@ -14,7 +14,7 @@ import torch
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.checkpoints.folder import Folder, unused_notes
-from attnscope.engines.transformers.interface import NAME, through_interface
+from attnscope.engines.transformers.interface import NAME
 from attnscope.engines.transformers.media import PIXELS, PatchLayout, find_layout, probe_pixels
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
 from attnscope.engines.transformers.output_head import base_of, head_class, head_kind
@@ -149,7 +149,7 @@ def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | Non
 def _model(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     tensors = {name.removeprefix(model_class.prefix): tensor for name, tensor in read_tensors(folder, folder.tensors)}
     # Parts of a class may refuse what the class as a whole takes (Unlimited OCR).
-    for implementation in (NAME, "eager") if through_interface(model_class.model) else ("eager",):
+    for implementation in (NAME, "eager"):
         try:
             with quiet():
                 model, info = model_class.model.from_pretrained(

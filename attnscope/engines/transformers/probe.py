@@ -11,8 +11,18 @@ from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.layer_kinds import LayerPaths, MixingLayer
-from attnscope.engines.transformers.interface import CALLED_TWICE, RELATIVE, AttentionCapture, capturing, has_indexer
+from attnscope.engines.transformers.interface import (
+    CALLED_TWICE,
+    FOLLOWED,
+    NAME,
+    RELATIVE,
+    AttentionCapture,
+    capturing,
+    has_indexer,
+    through_interface,
+)
 from attnscope.engines.transformers.layer_lists import ListItem, RunningLayers
+from attnscope.engines.transformers.live import set_implementation
 from attnscope.engines.transformers.mixing import watching_mixing
 from attnscope.engines.transformers.model_class import first_line
 from attnscope.engines.transformers.output_paths import OutputPaths
@@ -73,6 +83,16 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
     """Run a small input, such as two tokens, and see which parts, layers and heads there are."""
     names = {module: name for name, module in model.named_modules()}
     parts, running = _run(model, inputs, where)
+    if through_interface(model) and (not parts or (model.config.is_encoder_decoder and "encoder" not in parts)):
+        set_implementation(model, "eager")
+        followed, running_followed = _run(model, inputs, where)
+        if len(followed) > len(parts):
+            FOLLOWED.add(model)
+            parts, running = followed, running_followed
+        else:
+            set_implementation(model, NAME)
+    if not parts:
+        raise no_attention_found(model.config.model_type, where)
     changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
     if changed or any(module in CALLED_TWICE for module in names):
         parts, running = _run(model, inputs, where, changed)
@@ -124,8 +144,6 @@ def _run(
             for handle in calls.paths.handles:
                 handle.remove()
         sessions.clear()  # it has on_attention, which has it: the two would keep the model's weights
-    if not parts:
-        raise no_attention_found(model.config.model_type, where)
     return parts, running
 
 
