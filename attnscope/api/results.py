@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from operator import attrgetter
@@ -27,8 +27,9 @@ from attnscope.findings.row_statistics import Rows
 from attnscope.findings.run import Report, TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token, spell_piece
-from attnscope.request.arguments import number
+from attnscope.request.arguments import figure_width, number
 from attnscope.request.selection import PRINTED, PositionSelection
+from attnscope.views.settings import FigureFont, FigureLabels, FigureParts, FigureSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,9 +105,12 @@ class Result(Generic[Data]):
         path: str | os.PathLike[str],
         *,
         precision: int | None = None,
-        width: int | None = None,
+        width: int | str | None = None,
         table: str | None = None,
         force: bool = False,
+        labels: FigureLabels | None = None,
+        only: FigureParts | None = None,
+        font: FigureFont = "sans",
     ) -> None:
         """Write a file, as `--output` does: whole or not at all.
 
@@ -115,10 +119,14 @@ class Result(Generic[Data]):
                 InspectResult, `.safetensors`, `.npz`, `.csv` and `.parquet`.
             precision: Decimal places in `.txt`, `.svg` and `.png`; None for the command's default. Other formats are
                 exact.
-            width: Columns of `.txt`; None for 120.
+            width: Columns of `.txt`, 120 by default; of a figure its width, such as `"5.5in"` or `"column"`, by default
+                that of its content.
             table: Table of an InspectResult that a `.csv` or `.parquet` holds: `matrices`, `contributors`, `rows`,
                 `columns` or `spans`; None for the first of these that there is.
             force: Overwrite an existing file.
+            labels: What names rows and columns of a figure: `tokens`, `positions` or `none`; None for both.
+            only: Draw only matrices and maps of a figure (`map`), or only its `bars`; None for all.
+            font: Letters of a figure: `sans` or `serif`.
 
         Raises:
             AttnscopeError: The file exists or cannot be written, or its extension is unknown.
@@ -131,8 +139,13 @@ class Result(Generic[Data]):
         if table is not None and not (isinstance(self.data, Report) and target.suffix.lower() in TABLES):
             raise UsageError("needs a report in a .csv or .parquet file", where="table", hint="leave it out")
         digits = self._digits_of(precision)
-        width = _columns(width)
-        parts = file_parts(self.data, target, table=table, precision=digits, width=width)
+        columns = None
+        figure = FigureSettings(None, labels, only, font)
+        if isinstance(width, str):
+            figure = replace(figure, width=figure_width("width")(width))
+        else:
+            columns = _columns(width)
+        parts = file_parts(self.data, target, table=table, precision=digits, width=columns, figure=figure)
         check_target(target, force=force)
         write_atomic(target, parts, force=force)
 

@@ -20,6 +20,7 @@ from attnscope.findings.run import Report
 from attnscope.findings.spans import SpanArrays
 from attnscope.studies.formats import Options, export
 from attnscope.studies.study import TABLES
+from attnscope.views.settings import FigureSettings
 
 
 def read_report(path: Path) -> Report | None:
@@ -53,12 +54,18 @@ def settings_of(report: Report) -> Settings:
 
 
 def file_parts(
-    findings: Any, path: Path, *, table: str | None = None, width: int | None = None, **options: Unpack[Options]
+    findings: Any,
+    path: Path,
+    *,
+    table: str | None = None,
+    width: int | None = None,
+    figure: FigureSettings | None = None,
+    **options: Unpack[Options],
 ) -> Iterator[bytes]:
     """Yield the contents of a file of this name as `export` does; a table of a report is one that dumps have."""
     if isinstance(findings, Report) and path.suffix.lower() in TABLES:
         return _table_parts(findings, path.suffix.lower(), table)
-    return export(findings, path, width=width, **options)
+    return export(findings, path, width=width, figure=figure, **options)
 
 
 def write_report(report: Report, path: str) -> str:

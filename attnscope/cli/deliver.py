@@ -11,10 +11,11 @@ from attnscope.base.system.escape import escape_control
 from attnscope.cli.next_command import suggest_after
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
+from attnscope.request.options import FIGURE
 from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
 from attnscope.studies.registry import kind_named
 from attnscope.studies.study import TABLES, Format, Listing
-from attnscope.views.settings import Detail
+from attnscope.views.settings import Detail, FigureSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +59,11 @@ def check_output(options: Given, command: str) -> None:
     """
     if getattr(options, "open", False):
         _prepare_to_open(options, command)
+    if not is_picture(options):
+        for option in FIGURE:
+            if option.name in options.typed:
+                hint = f"add {arg('output', 'figure.pdf')}, or remove it"
+                raise UsageError("applies only to figures (.svg, .png, .pdf)", where=arg(option.name), hint=hint)
     if options.output is None:
         return
     from attnscope.base.files.atomic import check_not_read, check_target
@@ -174,6 +180,7 @@ def _to_file(findings: Any, options: Given, listing: Listing | None, every_head:
         table=getattr(options, "table", None),
         precision=options.precision,
         width=_named_width(),
+        figure=_figure_settings(options),
         listing=listing,
         data_only=_data_only(options),
         every_head=every_head,
@@ -187,6 +194,11 @@ def _to_file(findings: Any, options: Given, listing: Listing | None, every_head:
 
         if not webbrowser.open(path.absolute().as_uri()):
             print_notice("note", f"no browser was found; open {escape_control(str(path))}")
+
+
+def _figure_settings(options: Given) -> FigureSettings:
+    given = {option.name: getattr(options, option.name, None) for option in FIGURE}
+    return FigureSettings(**{name: value for name, value in given.items() if value is not None})
 
 
 def write_bytes(data: bytes) -> None:

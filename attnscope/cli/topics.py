@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnscope.request.options import THE_MACHINE, THE_MODEL, Option
+from attnscope.request.options import FIGURE, THE_MACHINE, THE_MODEL, Option
 
-_SCREEN = "format", "json", "output", "precision", "color", "force", "quiet", "open", "pager", "verbose", "strict"
+_SCREEN = (
+    *("format", "json", "output", "precision", *(option.name for option in FIGURE), "color", "force", "quiet", "open"),
+    *("pager", "verbose", "strict"),
+)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ LESSON_NAMES = ("scores", "scale", "mask", "softmax", "output", "heads", "direct
 STAGES = ("scores", "scaled", "masked", "weights", "output")  # as in findings.run.STAGES, without NumPy
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?) ?(in|cm|mm|pt|px)")
+_PIXELS = {"in": 96.0, "cm": 96 / 2.54, "mm": 96 / 25.4, "pt": 96 / 72, "px": 1.0}
+_NARROWEST = 96.0  # pixels of a figure
+_WIDEST = 9600.0
 _MOST_MEMORY = float(1 << 62)
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
 
@@ -161,6 +165,20 @@ def scale(text: Any) -> float:
 def tolerance(option: str) -> Callable[[Any], float]:
     """Return a reader for a tolerance."""
     return real(option, "a number, 0 or more", hint="use a number such as 1e-5")
+
+
+def figure_width(option: str) -> Callable[[Any], float]:
+    """Return a reader for the width of a figure: a length with its unit, or `column`; CSS pixels."""
+
+    def read(value: Any) -> float:
+        match = _LENGTH.fullmatch("3.25in" if value == "column" else str(value).strip())
+        pixels = float(match[1]) * _PIXELS[match[2]] if match else math.nan
+        if not _NARROWEST <= pixels <= _WIDEST:
+            hint = "use 5.5in, 84mm, 397pt or column"
+            raise UsageError(f"must be a width from 1in to 100in, or column, not '{value}'", where=option, hint=hint)
+        return pixels
+
+    return read
 
 
 def _float(text: Any) -> float:

@@ -235,6 +235,16 @@ QUIET = Option("quiet", SHOW, _DATA_ONLY)
 VERBOSE = Option("verbose", SHOW, "In a terminal, show the model's full path, its device and all notes, every matrix "
     "of {stages}, and small contributors one by one.")
 VERBOSE_FACTS = replace(VERBOSE, help="In a terminal, show the model's full path, its device and all notes.")
+FIGURE = (
+    Option("width", SHOW, "Width of an .svg, .png or .pdf, such as 5.5in, 8cm, 84mm or 397pt; column is 3.25in. "
+        "Matrices fill it with squares, and no letter is smaller than 6 pt.", arguments.figure_width(arg("width")),
+        "WIDTH|column"),
+    choice("labels", SHOW, Literal["tokens", "positions", "none"],
+        "In a figure, name rows and columns by this alone, instead of both."),
+    choice("only", SHOW, Literal["map", "bars"],
+        "In a figure, draw only matrices and maps, or only bars: without header, tables and notes."),
+    choice("font", SHOW, Literal["sans", "serif"], "Letters of a figure.", "sans"),
+)
 _OUTPUT = (
     choice("color", SHOW, Literal["auto", "always", "never"], "When to use colour.", default="auto"),
     Option("force", SHOW, "Overwrite the {output} file if it exists."),
@@ -266,7 +276,7 @@ def _with_brief(options: tuple[Option, ...], **briefs: str) -> tuple[Option, ...
 def _shown(precision: str, default: str, format: Option = DATA_FORMAT, output: str | None = None) -> tuple[Option, ...]:
     file = FILE_OUT if output is None else replace(FILE_OUT, help=output)
     verbose = VERBOSE if format is FORMAT else VERBOSE_FACTS
-    return format, JSON, file, replace(PRECISION, help=precision, default=default), *_OUTPUT, verbose
+    return format, JSON, file, replace(PRECISION, help=precision, default=default), *FIGURE, *_OUTPUT, verbose
 
 
 def _compared(options: tuple[Option, ...], *names: str) -> tuple[Option, ...]:

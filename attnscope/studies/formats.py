@@ -5,7 +5,7 @@ Nothing heavy is imported before a file is written.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,7 +13,7 @@ from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError
 from attnscope.base.system.escape import escape_control
 from attnscope.studies.registry import kind_of
 from attnscope.studies.study import FindingsKind, Listing, imported
-from attnscope.views.settings import Shown
+from attnscope.views.settings import FigureSettings, Shown
 
 WIDTH = 120  # columns of text drawn into a file
 _LONGEST_TITLE = 80  # characters of a text in a title
@@ -27,19 +27,34 @@ class Options(Shown, total=False):
 
 
 @dataclass(frozen=True)
+class FileSettings:
+    """Settings of the formats that draw."""
+
+    columns: int = WIDTH  # of `.txt`
+    figure: FigureSettings = field(default_factory=FigureSettings)
+
+
+@dataclass(frozen=True)
 class FileFormat:
     """A file format."""
 
     ending: str
-    # yields the bytes of a file, from findings, options of `present`, and the columns of text
-    write: Callable[[Any, Options, int], Iterator[bytes]]
+    # yields the bytes of a file, from findings, options of `present`, and settings of what is drawn
+    write: Callable[[Any, Options, FileSettings], Iterator[bytes]]
     drawn: bool = False  # made for reading: a window of a long text is enough, and numbers are rounded
     picture: bool = False
     page: bool = False  # a page to walk through, which holds more than it first shows
     extra: Extra | None = None  # the library that it needs
 
 
-def export(findings: Any, path: Path, *, width: int | None = None, **options: Unpack[Options]) -> Iterator[bytes]:
+def export(
+    findings: Any,
+    path: Path,
+    *,
+    width: int | None = None,
+    figure: FigureSettings | None = None,
+    **options: Unpack[Options],
+) -> Iterator[bytes]:
     """Yield the contents of a file of this name piece by piece; the caller writes them.
 
     Args:
@@ -47,9 +62,11 @@ def export(findings: Any, path: Path, *, width: int | None = None, **options: Un
             `.html` (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or
             `.parquet` (a row for every head of a survey, or for whatever is cut alone).
         width: Columns of `.txt`; None for WIDTH.
+        figure: How a figure is drawn; None for as a whole, as wide as its content.
         **options: See `present`.
     """
-    return format_for(path, kind_of(findings)).write(findings, options, width or WIDTH)
+    settings = FileSettings(width or WIDTH, figure or FigureSettings())
+    return format_for(path, kind_of(findings)).write(findings, options, settings)
 
 
 def format_for(path: Path, findings_kind: FindingsKind) -> FileFormat:
@@ -65,35 +82,35 @@ def format_for(path: Path, findings_kind: FindingsKind) -> FileFormat:
     raise UsageError(message, where=path, hint=hint)
 
 
-def _json(findings: Any, _options: Options, _width: int) -> Iterator[bytes]:
+def _json(findings: Any, _options: Options, _settings: FileSettings) -> Iterator[bytes]:
     from attnscope.findings.codec import json_parts
 
     yield from json_parts(findings)
     yield b"\n"
 
 
-def _txt(findings: Any, options: Options, width: int) -> Iterator[bytes]:
+def _txt(findings: Any, options: Options, settings: FileSettings) -> Iterator[bytes]:
     from attnscope.studies.present import present
     from attnscope.views.terminal import as_text  # rich is only needed for drawing
 
     # A file has no end of the screen.
-    yield as_text(present(findings, **options | {"brief": False}), width).encode()
+    yield as_text(present(findings, **options | {"brief": False}), settings.columns).encode()
 
 
-def _figure(function: str) -> Callable[[Any, Options, int], Iterator[bytes]]:
+def _figure(function: str) -> Callable[[Any, Options, FileSettings], Iterator[bytes]]:
     """Return the writer of what a function of `views.figure` draws."""
 
-    def write(findings: Any, options: Options, _width: int) -> Iterator[bytes]:
+    def write(findings: Any, options: Options, settings: FileSettings) -> Iterator[bytes]:
         from attnscope.studies.present import present
 
         parts = present(findings, format="heat", **options | {"options": False})
-        figure: str | bytes = imported(f"attnscope.views.figure:{function}")(parts)
+        figure: str | bytes = imported(f"attnscope.views.figure:{function}")(parts, settings.figure)
         yield figure.encode() if isinstance(figure, str) else figure
 
     return write
 
 
-def page(findings: Any, options: Options, _width: int = 0) -> Iterator[bytes]:
+def page(findings: Any, options: Options, _settings: FileSettings | None = None) -> Iterator[bytes]:
     """Yield a page of findings of any kind."""
     from attnscope.studies.present import present
     from attnscope.views.page import as_html
@@ -130,7 +147,7 @@ def _first_text(findings: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _imported(writer: str) -> Callable[[Any, Options, int], Iterator[bytes]]:
+def _imported(writer: str) -> Callable[[Any, Options, FileSettings], Iterator[bytes]]:
     """Return the writer of this name in `module:function`, which takes only findings; imported when it is called."""
     return lambda findings, *_: imported(writer)(findings)
 

@@ -88,6 +88,7 @@ class Table(msgspec.Struct, frozen=True):
     labels: Sequence[Spans] = ()
     # a share of a full bar for each row, below 0 to the left; None for no bar; if there are bars
     bars: Sequence[float | None] | None = None
+    axis: tuple[float, str] | None = None  # value of a full bar, with its unit; None for bars that no axis measures
     further: Sequence[Column] = ()
     further_name: str = ""  # name of `further` columns, with the option that shows all; empty if only data are shown
     indent: int = 1

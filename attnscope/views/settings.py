@@ -1,7 +1,11 @@
 """Display settings shared by all views."""
 
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Literal, TypedDict
+
+FigureLabels = Literal["tokens", "positions", "none"]
+FigureParts = Literal["map", "bars"]
+FigureFont = Literal["sans", "serif"]
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,13 @@ class Shown(Detail, total=False):
     precision: int
     options: bool
     data_only: bool
+
+
+@dataclass(frozen=True)
+class FigureSettings:
+    """How a figure is drawn."""
+
+    width: float | None = None  # CSS pixels, of which an inch has 96; None for the width of its content
+    labels: FigureLabels | None = None  # what names rows and columns of tokens; None for position and token
+    only: FigureParts | None = None  # parts that are drawn: matrices and maps, or tables with bars; None for all
+    font: FigureFont = "sans"

@@ -40,6 +40,7 @@ _HOW = {
 _OUTPUTS = {"head": "the head's output is", "layer": "the outputs of its heads are", "edge": "what the query reads is"}
 _OTHERS = {"head": "its output", "layer": "their outputs", "edge": "what it reads"}
 _HEADINGS = {"target": "change", "kl": "KL", "hidden": "hidden"}
+_UNITS = {"target": "", "kl": "bits", "hidden": "", "loss": "bits"}
 _MEANS = {"head": "its mean", "layer": "their means"}
 _KL = "how much the predictions change, as KL(before ‖ after) in bits"
 _HIDDEN = "how much the final hidden state changes, relative to its length"
@@ -231,8 +232,11 @@ def _strongest(survey: EffectSurvey, listing: Listing, settings: DisplaySettings
             columns.append(Column("hidden", [sized(effects.hidden[n], digits) for n in order]))
     columns.append(Column("weight", [sized(survey.weights[n], digits) for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
-    bars = shares_of_largest(survey.effects[0].effect[order].tolist())
-    return Table(survey.unit, columns, labels=[_label(survey, n) for n in order], bars=bars)
+    ranking = survey.effects[0]
+    sizes = ranking.effect[order].tolist()
+    axis = max(map(abs, sizes)), _UNITS[ranking.ranked_by]
+    labels = [_label(survey, n) for n in order]
+    return Table(survey.unit, columns, labels=labels, bars=shares_of_largest(sizes), axis=axis)
 
 
 def _columns(survey: EffectSurvey) -> list[str]:

@@ -76,8 +76,10 @@ def _table(survey: EffectSurvey, listing: Listing, settings: DisplaySettings) ->
     columns.append(Column("weight", [formatted(float(survey.weights[n]), f"z.{digits}f") for n in order]))
     columns.append(Column("rank", [f"{by_weight[n]:,}" for n in order], "dim"))
     ranked = survey.effects[0]
-    bars = shares_of_largest([float((ranked.effect if ranked.loss is None else ranked.loss)[n]) for n in order])
-    return Table("span", columns, labels=[untrusted(survey.span_names[n]) for n in order], bars=bars)
+    sizes = [float((ranked.effect if ranked.loss is None else ranked.loss)[n]) for n in order]
+    axis = max(map(abs, sizes)), "" if ranked.kl is None and ranked.loss is None else "bits"
+    labels = [untrusted(survey.span_names[n]) for n in order]
+    return Table("span", columns, labels=labels, bars=shares_of_largest(sizes), axis=axis)
 
 
 def _meanings(survey: EffectSurvey) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from attnscope.base.layer_kinds import LAYER_KINDS
 from attnscope.findings.arrays import Matrix
@@ -25,7 +26,7 @@ from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits, digits_for, formatted
 from attnscope.views.parts import GAP, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
-from attnscope.views.scales import Scale
+from attnscope.views.scales import Scale, shares_of_largest
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours
 
@@ -54,7 +55,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
         yield _picture(survey)
         yield GAP
         main = [name for row in survey.main for name in row]
-        yield _strongest_of_roles(survey.roles, main, listing)
+        yield _strongest_of_roles(survey.roles, main, listing, bars=display.format == "heat")
         yield GAP
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
@@ -224,15 +225,21 @@ def role_colour(role: RoleValues) -> str:
     return (ROLES[role.name].colour if role.name in ROLES else None) or _GREY
 
 
-def _strongest_of_roles(roles: Sequence[RoleValues], main: Sequence[str | None], listing: Listing) -> Table:
-    """List the strongest heads of every role, and how many heads have it as their main role."""
+def _strongest_of_roles(
+    roles: Sequence[RoleValues], main: Sequence[str | None], listing: Listing, *, bars: bool
+) -> Table:
+    """List the strongest heads of every role, and how many heads have it as their main role, in a figure as bars."""
     names: list[Spans] = [
         (Span(role.letter, "bold", colour=role_colour(role)), Span(f" {role.title}")) for role in roles
     ]
     counts, strongest = zip(*(_strongest_row(role, main.count(role.name), listing) for role in roles), strict=True)
     heading = Text([ours("strongest"), ours("± standard error")], ", ", cut="")
     columns = [Column("heads", counts), Column(heading, strongest, left=True)]
-    return Table("role", columns, labels=names, indent=0)
+    table = Table("role", columns, labels=names, indent=0)
+    if not bars:
+        return table
+    heads = [main.count(role.name) for role in roles]
+    return structs.replace(table, bars=shares_of_largest(heads), axis=(max(heads), "heads"))
 
 
 def _strongest_row(role: RoleValues, count: int, listing: Listing) -> tuple[Spans, Text]:

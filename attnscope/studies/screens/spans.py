@@ -170,7 +170,7 @@ def _reading(text: TextReport, spans: SpanReport, settings: DisplaySettings) -> 
         sizes.append("")
     largest = max(values) or 1.0
     columns = [Column("tokens", sizes, "dim"), Column("share" + in_percent(settings), _share_texts(values, settings))]
-    yield Table("span", columns, labels=labels, bars=[value / largest for value in values])
+    yield Table("span", columns, labels=labels, bars=[value / largest for value in values], axis=(largest, ""))
     if settings.verbose:
         yield GAP
         yield _by_layer(spans, shown_spans, settings)

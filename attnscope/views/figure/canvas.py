@@ -10,21 +10,30 @@ from typing import NamedTuple
 from unicodedata import east_asian_width
 from xml.sax.saxutils import escape
 
+from attnscope.base.errors import UsageError, arg
 from attnscope.views.figure.colours import BACKGROUND, HATCH, stops
+from attnscope.views.settings import FigureSettings
 from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans
 from attnscope.views.spelling import spell
 
-# Text wraps at this number of units; the page is as wide as its content.
-WIDTH = 720
+# Text wraps at this number of units, which are CSS pixels; the page is as wide as its content, unless that is named.
+_WIDTH = 720.0
 _NARROWEST = 260.0
-# Size of letters, usual and small.
+# Size of letters: usual, small, and the smallest of a figure, which is 6 pt.
 SIZE = 11.0
 SMALL = 9.0
+LEAST = 8.0
 MARGIN = 14.0
 GAP = 10.0
+# What is cut off of the margin if the width is named: a text around the figure has margins of its own.
+_CUT = 12.0
+_INCH = 96.0
 # Height of lines relative to that of letters.
 _LEADING = 1.35
-_FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
+_FONTS = {
+    "sans": "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif",
+    "serif": "'Times New Roman', Times, 'Liberation Serif', 'DejaVu Serif', 'Noto Serif', serif",
+}
 _LOOKS: dict[Look, str] = {
     "": "",
     "dim": ' fill="#666666"',
@@ -87,9 +96,20 @@ class _Line(NamedTuple):
 class Canvas:
     """A page."""
 
+    settings: FigureSettings = field(default_factory=FigureSettings)
     y: float = MARGIN
-    right: float = _NARROWEST
+    right: float = 0.0
     _drawn: list[str | _Line] = field(default_factory=list)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the width of the page is named, so that cells are squares that fill it."""
+        return self.settings.width is not None
+
+    @property
+    def limit(self) -> float:
+        """Width of the page, margins included, that content has to fit."""
+        return _WIDTH if self.settings.width is None else self.settings.width + 2 * _CUT
 
     def put(self, element: str) -> None:
         """Add an element."""
@@ -141,7 +161,7 @@ class Canvas:
 
     def paragraph(self, spans: Spans, *, x: float = MARGIN, size: float = SIZE) -> None:
         """Write text that wraps at words, and go on below it."""
-        for line in wrap(spans, WIDTH - MARGIN - x, size):
+        for line in wrap(spans, self.limit - MARGIN - x, size):
             self.y += size * _LEADING
             self.text(x, self.y - size * (_LEADING - 1), line, size=size)
 
@@ -167,8 +187,7 @@ class Canvas:
         """
         left = ceil(x)
         bases: list[float] = []
-        # whole units, which are shorter to write than fractions
-        widths = [ceil(max(spans_width(cell, size) for cell in column)) for column in zip(*rows, strict=True)]
+        widths = column_widths(rows, size)
         self.y = ceil(self.y)
         down = round(size * _LEADING)
         starts = [left, *(left + width for width in accumulate(width + SIZE for width in widths))]
@@ -226,11 +245,24 @@ class Canvas:
             'stroke-width="0.5"/>'
         )
 
+    def size(self) -> tuple[float, float]:
+        """Return width and height of the page; refuse content that is wider than a named width."""
+        width = self.settings.width
+        if width is None:
+            return max(_NARROWEST, self.right) + MARGIN, self.y + MARGIN
+        needed = self.right + MARGIN - 2 * _CUT
+        if needed > width + 0.5:
+            hint = f"use {arg('width', f'{ceil(needed / _INCH * 10) / 10:g}in')}, or {arg('only', 'map')}"
+            raise UsageError(f"this figure needs {needed / _INCH:.1f} in", where=arg("width"), hint=hint)
+        return width, self.y + MARGIN - 2 * _CUT
+
     def svg(self, font: str = "") -> str:
         """Return the page as SVG."""
-        fonts = f"'{font}', {_FONTS}" if font else _FONTS
-        width = _exact(self.right + MARGIN)
-        height = _exact(self.y + MARGIN)
+        fonts = _FONTS[self.settings.font]
+        if font:
+            fonts = f"'{font}', {fonts}"
+        width, height = map(_exact, self.size())
+        cut = _CUT if self.fixed else 0.0
         ramps = "".join(
             f'<linearGradient id="{name}">'
             + "".join(f'<stop offset="{at:g}" stop-color="{colour}"/>' for at, colour in stops(signed=bool(signed)))
@@ -239,14 +271,19 @@ class Canvas:
         )
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}">'
+            f'viewBox="{_n(cut)} {_n(cut)} {width} {height}">'
             f'<defs>{ramps}<pattern id="{_HATCHED}" width="4" height="4" patternUnits="userSpaceOnUse" '
             f'patternTransform="rotate(45)"><path d="M2 0v4" stroke="{HATCH}" stroke-width="0.7"/></pattern></defs>'
-            f'<rect width="{width}" height="{height}" fill="#ffffff"/>'
+            f'<rect x="{_n(cut)}" y="{_n(cut)}" width="{width}" height="{height}" fill="#ffffff"/>'
             f'<g font-family="{fonts}" font-size="{_n(SMALL)}" fill="#000000" xml:space="preserve">\n'
             + "\n".join(_grouped(self._drawn))
             + "\n</g></svg>\n"
         )
+
+
+def column_widths(rows: Sequence[Sequence[Spans]], size: float) -> list[float]:
+    """Return the width of every column of a table: whole units, which are shorter to write than fractions."""
+    return [ceil(max(spans_width(cell, size) for cell in column)) for column in zip(*rows, strict=True)]
 
 
 def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
@@ -266,11 +303,13 @@ def wrap(spans: Spans, width: float, size: float) -> list[Spans]:
 
 def _words(spans: Spans) -> Iterable[tuple[Span, bool]]:
     """Split spans before blanks; a word without a blank before it is joined to the one before."""
+    after_blank = False
     for span in spans:
         # The blanks of a token are part of it, also the one that it begins with.
         token = span.origin in TOKEN_MARKS
         for word in [span.text] if token else re.findall(r" *[^ ]+| +\Z", span.text) or [""]:
-            yield replace(span, text=word), token or not word.startswith(" ")
+            yield replace(span, text=word), token or not (word.startswith(" ") or after_blank)
+            after_blank = word.endswith(" ") and not token
 
 
 def _grouped(drawn_elements: Iterable[str | _Line]) -> Iterable[str]:

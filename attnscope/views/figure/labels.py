@@ -4,9 +4,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from attnscope.views.axes import Axis
-from attnscope.views.figure.canvas import MARGIN, RAMPS, SMALL, Canvas, plain, text_width
+from attnscope.views.figure.canvas import LEAST, MARGIN, RAMPS, SMALL, Canvas, plain, text_width
 from attnscope.views.parts import Panel
 from attnscope.views.scales import TICKS, WEIGHTS, LogScale, Scale
+from attnscope.views.settings import FigureLabels
 from attnscope.views.spans import ours
 
 # Largest width of a label; longer ones are shortened.
@@ -15,11 +16,17 @@ LONGEST = 90.0
 BAR = 110.0
 
 
-def names_of(axis: Axis) -> list[str]:
-    """Write every entry as its position and name."""
-    names = [plain([name]) for name in axis.names] or [""] * len(axis.positions)
-    labels = [f"{axis.number(i)} {name}".strip() for i, name in enumerate(names)]
-    return [cut_name(name, LONGEST, SMALL) for name in labels]
+def names_of(axis: Axis, labels: FigureLabels | None) -> list[str]:
+    """Write every entry as its position, its name, or both; entries without names keep their numbers."""
+    numbers = [axis.number(n) for n in range(len(axis.positions))]
+    names = [plain([name]) for name in axis.names]
+    if labels == "none":
+        return [""] * len(numbers)
+    if labels == "positions" or not names:
+        return numbers
+    if labels is None:
+        names = [f"{number} {name}".strip() for number, name in zip(numbers, names, strict=True)]
+    return [cut_name(name, LONGEST, SMALL) for name in names]
 
 
 def cut_name(name: str, longest: float, size: float) -> str:
@@ -30,15 +37,15 @@ def cut_name(name: str, longest: float, size: float) -> str:
     return name[: max(0, fitting - 1)] + "…"
 
 
-def rows_width(panel: Panel) -> float:
+def rows_width(panel: Panel, labels: FigureLabels | None) -> float:
     """Return the width of the labels of rows, including the gap to the matrix."""
-    return max((text_width(name, SMALL) for name in names_of(panel.rows)), default=0.0) + 4
+    return max((text_width(name, SMALL) for name in names_of(panel.rows, labels)), default=0.0) + 4
 
 
 def label_size(step: float) -> tuple[float, int]:
     """Return the size of labels at a distance, and the stride of written ones."""
     size = min(SMALL, step * 0.95)
-    return (size, 1) if size >= 5.5 else (SMALL, int(SMALL / step) + 1)
+    return (size, 1) if size >= LEAST else (SMALL, int(SMALL / step) + 1)
 
 
 def draw_names(canvas: Canvas, x: float, y: float, step: float, names: Sequence[str], *, turned: bool = False) -> None:
@@ -50,18 +57,30 @@ def draw_names(canvas: Canvas, x: float, y: float, step: float, names: Sequence[
         canvas.text(*coordinates, ours(names[n]), size=size, turned=turned, anchor="" if turned else "end")
 
 
-def draw_scale(canvas: Canvas, x: float, y: float, scale: Scale | LogScale, low: str, high: str) -> float:
-    """Draw a ramp between the numbers at its ends, or over the weights that every scale names; return its height."""
+def draw_scale(
+    canvas: Canvas, x: float, y: float, scale: Scale | LogScale, low: str, high: str, room: float = 2 * BAR
+) -> float:
+    """Draw a ramp between the numbers at its ends, or over the weights that every scale names; return its height.
+
+    `room` is the width that it has.
+    """
     if scale == WEIGHTS:
-        canvas.frame(x, y, BAR, 8, f"url(#{RAMPS[0]})")
+        bar = min(BAR, room - text_width("1", SMALL) / 2)
+        canvas.frame(x, y, bar, 8, f"url(#{RAMPS[0]})")
+        ended = -SMALL
         for tick in TICKS:
-            at = x + BAR * (WEIGHTS.place(tick) or 0.0)
-            canvas.text(at, y + 8 + SMALL, ours(f"{tick:g}".replace("0.", ".")), size=SMALL, anchor="middle")
+            text = f"{tick:g}".replace("0.", ".")
+            at = x + bar * (WEIGHTS.place(tick) or 0.0)
+            half = text_width(text, SMALL) / 2
+            if tick in (0, 1) or (at - half > ended + 1 and at + half < x + bar - half):
+                canvas.text(at, y + 8 + SMALL, ours(text), size=SMALL, anchor="middle")
+                ended = at + half
         return 9 + SMALL
     start = x + text_width(low, SMALL) + 4
+    bar = max(12.0, min(BAR, room - (start - x) - text_width(high, SMALL) - 4))
     canvas.text(x, y + 7.5, ours(low), size=SMALL)
-    canvas.frame(start, y, BAR, 8, f"url(#{RAMPS[scale.signed]})")
-    canvas.text(start + BAR + 4, y + 7.5, ours(high), size=SMALL)
+    canvas.frame(start, y, bar, 8, f"url(#{RAMPS[scale.signed]})")
+    canvas.text(start + bar + 4, y + 7.5, ours(high), size=SMALL)
     return 8
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
-from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, WIDTH, Canvas, plain, spans_width, text_width, wrap
+from attnscope.views.figure.canvas import GAP, MARGIN, SIZE, SMALL, Canvas, plain, spans_width, text_width, wrap
 from attnscope.views.figure.colours import ink_on, mixed_with_white, ramp_colour
 from attnscope.views.figure.head_grid import draw_labelled
 from attnscope.views.figure.labels import (
@@ -27,9 +28,14 @@ from attnscope.views.spans import Span, Spans, ours
 
 # Largest number of cells of a matrix whose numbers are written.
 _NUMBERED = 256
-# Size of a cell without a number, if there is space.
+# Size of a cell without a number, if there is space; largest size of a square that fills a page of a named width, and
+# smallest of those that stand side by side.
 _CELL = 9.0
 _LEAST = 2.0
+_LARGEST_SQUARE = 36.0
+_LEAST_BESIDE = 12.0
+# Height of a map of heads relative to its width, if that is named.
+_TALLEST = 1.5
 # Cells of numbers are at least as wide as this one.
 _ORDINARY = "−88.88"
 # Largest width of a panel for its title; longer titles wrap, and longer words are shortened.
@@ -56,15 +62,19 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
     """Draw matrices side by side, as many as fit; rows are labelled once."""
     bands: list[list[_Drawn]] = [[]]
     right = MARGIN
-    for stage in panels:
-        title = _title(stage) if plain(stage.title) == stage.name else _name(stage)
-        inner = max(stage.matrix.shape[1] * _cell_size(stage)[0], 2 * BAR, min(spans_width(title), _WIDEST_TITLE))
-        shares_rows = bool(bands[-1]) and bands[-1][-1].panel.rows == stage.rows
-        drawing = _Drawn(stage, inner, 0.0 if shares_rows else rows_width(stage))
-        if bands[-1] and right + drawing.width > WIDTH - MARGIN:
+    squares = _squares(canvas, panels) if canvas.fixed else None
+    for panel in panels:
+        title = _title(panel) if plain(panel.title) == panel.name else _name(panel)
+        cell = _cell_size(canvas, panel) if squares is None else (squares, squares)
+        inner = panel.matrix.shape[1] * cell[0]
+        inner = max(inner, _title_width(panel) if squares else max(2 * BAR, min(spans_width(title), _WIDEST_TITLE)))
+        labels = rows_width(panel, canvas.settings.labels)
+        shares_rows = bool(bands[-1]) and bands[-1][-1].panel.rows == panel.rows
+        drawing = _Drawn(panel, cell, inner, 0.0 if shares_rows else labels)
+        if bands[-1] and right + drawing.width > canvas.limit - MARGIN + 0.01:
             bands.append([])
             right = MARGIN
-            drawing = replace(drawing, labels=rows_width(stage))
+            drawing = replace(drawing, labels=labels)
         bands[-1].append(drawing)
         right += drawing.width + 2 * GAP
     for n, band in enumerate(bands):
@@ -72,11 +82,30 @@ def _draw_panels(canvas: Canvas, panels: Sequence[Panel]) -> None:
         _draw_band(canvas, band)
 
 
+def _squares(canvas: Canvas, panels: Sequence[Panel]) -> float:
+    """Return the size of square cells that fill the width with as many matrices side by side as can be read."""
+    columns = max(panel.matrix.shape[1] for panel in panels)
+    labels = max(rows_width(panel, canvas.settings.labels) for panel in panels)
+    room = canvas.limit - 2 * MARGIN - labels
+    title = max(map(_title_width, panels))
+    for across in range(len(panels), 0, -1):
+        inner = (room - (across - 1) * 2 * GAP) / across
+        if (inner >= columns * _LEAST_BESIDE and inner >= title) or across == 1:
+            break
+    return min(_LARGEST_SQUARE, inner / columns)
+
+
+def _title_width(panel: Panel) -> float:
+    """Return the width of the longest part of a title that no line breaks."""
+    return max(spans_width(line) for line in wrap(_title(panel), 1, SIZE))
+
+
 @dataclass(frozen=True)
 class _Drawn:
     """A matrix as it is drawn."""
 
     panel: Panel
+    cell: tuple[float, float]  # width and height
     inner: float
     labels: float  # width of the labels of its rows; 0 if the matrix to its left has the same labels
 
@@ -85,15 +114,23 @@ class _Drawn:
         """Width with the labels."""
         return self.labels + self.inner
 
+    @property
+    def numbered(self) -> bool:
+        """Whether cells have room for their numbers."""
+        return _numbered(self.panel) and _number_width(self.panel) + 2 <= self.cell[0]
+
 
 def _draw_band(canvas: Canvas, band: Sequence[_Drawn]) -> None:
     """Draw matrices side by side, at the height that the longest title needs."""
-    titles = [wrap(_title(drawing.panel), drawing.inner, SIZE) for drawing in band]
+    titles = [wrap(_title(drawing.panel), drawing.inner + 0.01, SIZE) for drawing in band]
     left = MARGIN
     top = canvas.y
     below = canvas.y
     for drawing, title in zip(band, titles, strict=True):
         left += drawing.labels
+        if canvas.fixed and drawing is band[-1]:
+            # what is written below it has the rest of the page
+            drawing = replace(drawing, inner=canvas.limit - MARGIN - left)
         for n, line in enumerate(title):
             canvas.text(left, top + SIZE * (1 + _TITLE_LEADING * n), line)
         canvas.y = top + SIZE * _TITLE_LEADING * (max(map(len, titles)) - 1)
@@ -106,15 +143,17 @@ def _numbered(stage: Panel) -> bool:
     return stage.matrix.size <= _NUMBERED
 
 
-def _cell_size(stage: Panel) -> tuple[float, float]:
+def _cell_size(canvas: Canvas, stage: Panel) -> tuple[float, float]:
+    """Return the size of a cell on a page that is as wide as its content."""
     if _numbered(stage):
-        widest = max(
-            (text_width(text.strip(), SMALL) for row in stage.texts for text in row if text != MASKED), default=0
-        )
         # Columns of stages and heads line up at this width.
-        return max(widest, text_width(_ORDINARY, SMALL)) + 5, 16.0
-    cell = min(_CELL, max(_LEAST, (WIDTH - 2 * MARGIN - LONGEST) / max(1, stage.matrix.shape[1])))
+        return max(_number_width(stage), text_width(_ORDINARY, SMALL)) + 5, 16.0
+    cell = min(_CELL, max(_LEAST, (canvas.limit - 2 * MARGIN - LONGEST) / max(1, stage.matrix.shape[1])))
     return cell, cell
+
+
+def _number_width(stage: Panel) -> float:
+    return max((text_width(text.strip(), SMALL) for row in stage.texts for text in row if text != MASKED), default=0.0)
 
 
 def _title(stage: Panel) -> Spans:
@@ -135,9 +174,9 @@ def _name(stage: Panel) -> Spans:
 def _draw_panel(canvas: Canvas, drawing: _Drawn, x: float) -> float:
     """Draw one matrix below its title with its labels, scale and arithmetic; return its lower edge."""
     stage = drawing.panel
-    across, down = _cell_size(stage)
-    rows = names_of(stage.rows)
-    columns = names_of(stage.columns)
+    across, down = drawing.cell
+    rows = names_of(stage.rows, canvas.settings.labels)
+    columns = names_of(stage.columns, canvas.settings.labels)
     y = canvas.y + SIZE + 6
     y += max((text_width(name, label_size(across)[0]) for name in columns), default=0.0) + 4
     draw_names(canvas, x, y, across, columns, turned=True)
@@ -145,7 +184,7 @@ def _draw_panel(canvas: Canvas, drawing: _Drawn, x: float) -> float:
     colours = _colours(stage)
     canvas.cells(x, y, (across, down), colours, apart=_numbered(stage))
     canvas.frame(x, y, across * stage.matrix.shape[1], down * len(rows))
-    if _numbered(stage):
+    if drawing.numbered:
         for r, row in enumerate(stage.texts):
             for c, text in enumerate(row):
                 look = Span("–" if text == MASKED else text.strip())
@@ -181,7 +220,7 @@ def _colour(scale: Scale | LogScale, value: float, steps: int = 0) -> str | None
 def _draw_scale(canvas: Canvas, stage: Panel, x: float, y: float, width: float) -> float:
     low = stage.digits.text(stage.scale.low)
     high = stage.digits.text(stage.scale.high)
-    y += draw_scale(canvas, x, y, stage.scale, low, high)
+    y += draw_scale(canvas, x, y, stage.scale, low, high, width)
     # cells that have a mark on a terminal are hatched here
     spans = [(span.text.replace(f"; {NO_WEIGHT} ", "; hatched "), span.origin) for span in stage.arithmetic_of_picture]
     description = tuple(Span(text, "dim", origin) for text, origin in spans)
@@ -204,8 +243,11 @@ def _draw_thumbnails(canvas: Canvas, panels: Sequence[Panel], places: Sequence[t
     shape = panels[0].matrix.shape
     rows, columns = (min(_THUMBNAIL, count) for count in shape)
     left = MARGIN + text_width(layout.rows[-1], SMALL) + 4
-    side = max(20.0, min(72.0, (WIDTH - MARGIN - left) / len(heads) - 4), *(text_width(name, SMALL) for name in heads))
-    for n, head in enumerate(heads):
+    side = min(72.0, (canvas.limit - MARGIN - left + 4) / len(heads) - 4)
+    heading = max(text_width(name, SMALL) for name in heads)
+    if not canvas.fixed:
+        side = max(20.0, side, heading)
+    for n, head in list(enumerate(heads))[:: ceil(heading / (side + 4))]:
         canvas.text(left + n * (side + 4) + side / 2, canvas.y + SMALL, ours(head, "dim"), size=SMALL, anchor="middle")
     canvas.y += SMALL + 4
     for index, layer in enumerate(layout.rows):
@@ -228,7 +270,7 @@ def draw_strips(canvas: Canvas, strips: Strips) -> None:
     """Draw lines of cells below each other."""
     x = MARGIN + 12 * strips.indent + max(text_width(strip.name, SMALL) for strip in strips.strips) + 8
     ends = max(spans_width(strip.end, SMALL) for strip in strips.strips)
-    cell = min(_CELL, (WIDTH - MARGIN - x - ends - 6) / len(strips.cells))
+    cell = min(_CELL, (canvas.limit - MARGIN - x - ends - 6) / len(strips.cells))
     for strip in strips.strips:
         scale = strip_scale(strip.values)
         canvas.y += 3
@@ -249,10 +291,13 @@ def draw_map(canvas: Canvas, pooled: WeightMap) -> None:
     meaning = f"a cell is the {of_cell} on a run of keys, averaged over a run of queries"
     canvas.paragraph((Span(pooled.of, "bold"), Span(cells, "dim"), Span(meaning, "dim")))
     scale = LogScale.of(pooled.weights)
-    cell = max(_LEAST, min(_CELL, (WIDTH - 2 * MARGIN - 60) / n_columns))
-    rows = names_of(pooled.first_queries)
-    columns = names_of(pooled.first_keys)
+    rows = names_of(pooled.first_queries, canvas.settings.labels)
+    columns = names_of(pooled.first_keys, canvas.settings.labels)
     x = MARGIN + max(text_width(name, SMALL) for name in rows) + 16
+    if canvas.fixed:
+        cell = min(_LARGEST_SQUARE, (canvas.limit - MARGIN - x) / n_columns)
+    else:
+        cell = max(_LEAST, min(_CELL, (canvas.limit - 2 * MARGIN - 60) / n_columns))
     canvas.text(x, canvas.y + SMALL + 2, ours(f"{pooled.first_keys.kind} →", "dim"), size=SMALL)
     y = canvas.y + SMALL + 6 + max(text_width(name, SMALL) for name in columns) + 4
     draw_names(canvas, x, y, cell, columns, turned=True)
@@ -281,19 +326,26 @@ def _draw_heads(canvas: Canvas, panel: Panel) -> None:
             for row, strengths in zip(panel.colours, panel.matrix.tolist(), strict=True)
         ]
     headings = [f"H{head}" for head in range(len(texts[0]))]
-    across = max(18.0, *(text_width(text.strip(), SMALL) + 5 for row in (headings, *texts) for text in row))
     x = MARGIN + max(text_width(panel.rows.number(layer), SMALL) for layer in range(len(texts))) + 6
+    widest = max(text_width(text.strip(), SMALL) for row in texts for text in row) + 5
+    across = max(18.0, widest, *(text_width(heading, SMALL) + 5 for heading in headings))
+    if canvas.fixed:
+        room = canvas.limit - MARGIN - x
+        across = min(_LARGEST_SQUARE, room / len(headings), _TALLEST * room / len(texts))
+    down = across if canvas.fixed or panel.colours is not None else 16.0
     y = canvas.y + SMALL + 6
-    for head, heading in enumerate(headings):
-        canvas.text(x + (head + 0.5) * across, y - 4, ours(heading, "dim"), size=SMALL, anchor="middle")
-    canvas.cells(x, y, (across, 16.0), colours, apart=True)
+    for head in range(0, len(headings), ceil((text_width(headings[-1], SMALL) + 2) / across)):
+        canvas.text(x + (head + 0.5) * across, y - 4, ours(headings[head], "dim"), size=SMALL, anchor="middle")
+    canvas.cells(x, y, (across, down), colours, apart=True)
+    written = widest - 4 <= across and down >= SMALL
     for layer, row in enumerate(texts):
-        base = y + layer * 16 + 8 + SMALL * 0.35
-        canvas.text(x - 4, base, ours(panel.rows.number(layer), "dim"), size=SMALL, anchor="end")
-        for head, text in enumerate(row):
+        base = y + (layer + 0.5) * down + SMALL * 0.35
+        if layer % ceil(SMALL / down) == 0:
+            canvas.text(x - 4, base, ours(panel.rows.number(layer), "dim"), size=SMALL, anchor="end")
+        for head, text in enumerate(row if written else ()):
             ink = _ink(colours[layer][head])
             canvas.text(x + (head + 0.5) * across, base, ours(text.strip()), size=SMALL, anchor="middle", colour=ink)
-    canvas.y = y + 16 * len(texts) + 4
+    canvas.y = y + down * len(texts) + 4
     if panel.colours is None:
         low = panel.digits.text(panel.scale.low)
         high = panel.digits.text(panel.scale.high)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from attnscope.base.png import encode_png
 from attnscope.findings.arrays import Array
-from attnscope.views.figure.canvas import GAP, MARGIN, RAMPS, SIZE, SMALL, WIDTH, Canvas, text_width, wrap
+from attnscope.views.figure.canvas import GAP, MARGIN, RAMPS, SIZE, SMALL, Canvas, text_width, wrap
 from attnscope.views.figure.colours import ramp_colour
 from attnscope.views.figure.labels import BAR
 from attnscope.views.head_layout import lay_out_heads
@@ -41,7 +41,7 @@ def _draw_maps(canvas: Canvas, maps: Sequence[PictureMap]) -> None:
             shown.add(key)
             drawn.append((picture, None))
         drawn.append((picture, picture.title))
-    across = max(1, int((WIDTH - 2 * MARGIN + GAP) // (_SIDE + GAP)))
+    across = max(1, int((canvas.limit - 2 * MARGIN + GAP) // (_SIDE + GAP)))
     for start in range(0, len(drawn), across):
         top = canvas.y
         for n, (picture, title) in enumerate(drawn[start : start + across]):
@@ -97,7 +97,7 @@ def _draw_heads(canvas: Canvas, maps: Sequence[PictureMap], places: Sequence[tup
     rows, columns = maps[0].weights.shape
     left = MARGIN + max(text_width(name, SMALL) for name in layout.rows) + 4
     widest = max(text_width(" ".join(picture.facts), SMALL) for picture in maps) + 3
-    room = (WIDTH - MARGIN - left) / len(layout.columns) - 4
+    room = (canvas.limit - MARGIN - left) / len(layout.columns) - 4
     side = max(_SMALLEST, min(_LARGEST, room))
     numbered = widest <= side + 4
     down = side * rows / columns

@@ -1,20 +1,34 @@
 """Draw text: facts, paragraphs, bars and tables."""
 
+from collections.abc import Sequence
+
 from attnscope.views.axes import Axis
-from attnscope.views.figure.canvas import GAP, MARGIN, SMALL, WIDTH, Canvas, plain, spans_width, text_width
+from attnscope.views.figure.canvas import (
+    GAP,
+    MARGIN,
+    SIZE,
+    SMALL,
+    Canvas,
+    column_widths,
+    plain,
+    spans_width,
+    text_width,
+)
 from attnscope.views.figure.colours import BAR
-from attnscope.views.numbers import MASKED, NOTHING
-from attnscope.views.parts import Bars, Cell, Facts, OneLine, Table, Text, joined
+from attnscope.views.numbers import MASKED, MINUS, NOTHING
+from attnscope.views.parts import Bars, Cell, Column, Facts, OneLine, Table, Text, joined
 from attnscope.views.spans import Look, Span, Spans, ours
 
 # Units of a step from the left edge.
 _INDENT = 14.0
 # Width of the column of names.
 _NAMES = 56.0
-# Units of a full bar.
+# Units of a full bar: of one without an axis, which is the least of others, too, and of the longest.
 _BAR = 80.0
-# Width of items on one line.
-_ITEMS = WIDTH - 2 * MARGIN - 200
+_LONGEST_BAR = 240.0
+_AXIS = "#666666"
+# Units that other cells of a line with items take.
+_BESIDE_ITEMS = 200.0
 # Largest number of further columns of a table that are shown.
 _FURTHER = 6
 
@@ -22,13 +36,13 @@ _FURTHER = 6
 def draw_text(canvas: Canvas, text: Text) -> None:
     """Write items one after the other, or leave an empty line."""
     if text.items:
-        canvas.paragraph(_whole(text), x=MARGIN + _INDENT * text.indent)
+        canvas.paragraph(_whole(text, canvas.limit), x=MARGIN + _INDENT * text.indent)
     else:
         canvas.y += GAP
 
 
-def _whole(cell: Cell | OneLine, look: Look = "") -> Spans:
-    """Return a cell or fact as one text; of items on one line, as many as fit."""
+def _whole(cell: Cell | OneLine, limit: float, look: Look = "") -> Spans:
+    """Return a cell or fact as one text; of items on one line, as many as fit on a page of this width."""
     if isinstance(cell, str):
         return ours(cell, look)
     if not isinstance(cell, Text) or cell.cut is None:
@@ -37,7 +51,7 @@ def _whole(cell: Cell | OneLine, look: Look = "") -> Spans:
     used = 0.0
     for item in cell.items:
         used += spans_width(item, SMALL) + text_width(cell.between, SMALL)
-        if shown_count and used > _ITEMS:
+        if shown_count and used > limit - 2 * MARGIN - _BESIDE_ITEMS:
             break
         shown_count += 1
     left = len(cell.items) - shown_count
@@ -50,7 +64,7 @@ def draw_facts(canvas: Canvas, facts: Facts) -> None:
     names = max([_NAMES, *(text_width(name, SMALL) + 8 for name, _ in facts.lines)])
     for name, value in facts.lines:
         canvas.text(x, canvas.y + SMALL, ours(name, facts.look), size=SMALL)
-        canvas.paragraph(_whole(value), x=x + names, size=SMALL)
+        canvas.paragraph(_whole(value, canvas.limit), x=x + names, size=SMALL)
 
 
 def _entry(axis: Axis, index: int) -> Spans:
@@ -66,22 +80,39 @@ def draw_bars(canvas: Canvas, bars: Bars) -> None:
     canvas.paragraph((*bars.title, *bars.meaning))
     # A row without sources has a placeholder, which takes a cell.
     longest = max((len(row or [0]) for row in bars.rows), default=0)
+    rows, last = _source_rows(bars, bars.queries, longest)
+    while canvas.fixed and longest > 1 and _table_width(rows, last) > canvas.limit - 2 * MARGIN:
+        longest -= 1
+        rows, last = _source_rows(bars, bars.queries, longest)
+    canvas.table(rows, right=[False, *[False, *[True] * len(bars.measures), False] * longest], size=SMALL, last=last)
+    for mark, words in bars.remarks():
+        canvas.paragraph(ours(f"{mark} {words}", "remark"), size=SMALL)
+
+
+def _table_width(rows: Sequence[Sequence[Spans]], last: Sequence[tuple[int, Spans]]) -> float:
+    """Return the width of a table, with the text at the end of its rows."""
+    widths = [width + SIZE for width in column_widths(rows, SMALL)]
+    return max(sum(widths), *(sum(widths[:start]) + spans_width(text, SMALL) for start, text in last))
+
+
+def _source_rows(bars: Bars, queries: Axis, count: int) -> tuple[list[list[Spans]], list[tuple[int, Spans]]]:
+    """Return a row for every query with its strongest sources, at most `count`, and what little ones sum to."""
     rows: list[list[Spans]] = [[ours("query", "dim")]]
-    for _ in range(longest):
+    for _ in range(count):
         rows[0] += [ours("← source", "dim"), *(ours(name, "dim") for name in bars.measures), ()]
     last: list[tuple[int, Spans]] = [(0, ())]
     for q, (sources, unlisted) in enumerate(zip(bars.rows, bars.row_remainders(), strict=True)):
-        row = [_entry(bars.queries, q)]
-        for bar in sources or ():
+        row = [_entry(queries, q)]
+        if sources and len(sources) > count:
+            unlisted = None
+        for bar in (sources or ())[:count]:
             remark = ours(bar.remark[0], "remark") if bar.remark else ()
             row += [_entry(bars.sources, bar.index), *map(ours, bar.numbers), remark]
         if not sources and unlisted is None:
             row.append(ours(MASKED if sources is None else NOTHING, "dim"))
         last.append((len(row), () if unlisted is None else ours(f"{unlisted[0]}: {unlisted[1]}", "dim")))
         rows.append([*row, *[()] * (len(rows[0]) - len(row))])
-    canvas.table(rows, right=[False, *[False, *[True] * len(bars.measures), False] * longest], size=SMALL, last=last)
-    for mark, words in bars.remarks():
-        canvas.paragraph(ours(f"{mark} {words}", "remark"), size=SMALL)
+    return rows, last
 
 
 def _draw_attended(canvas: Canvas, bars: Bars) -> None:
@@ -98,20 +129,68 @@ def draw_table(canvas: Canvas, table: Table) -> None:
     """Write rows of cells, with bars beside them, and with squares in the colours of their labels."""
     labels = [] if table.keys is None else [_entry(table.keys, n) for n in range(len(table.keys.positions))]
     labels += table.labels
-    columns = [*table.columns, *table.further[:_FURTHER]]
-    rows = [[ours(table.heading, "dim"), *(ours(plain(_whole(column.heading)), "dim") for column in columns)]]
-    rows += [[label, *(_whole(c.cells[n], c.look) for c in columns)] for n, label in enumerate(labels)]
     coloured = any(span.colour for label in labels for span in label)
     x = MARGIN + _INDENT * max(table.indent, coloured)
+    columns = _shown_columns(canvas, table, labels, canvas.limit - MARGIN - x)
+    rows = _rows(canvas, table, labels, columns)
     right, (_, *bases) = canvas.table(rows, right=[False, *(not c.left for c in columns)], x=x, size=SMALL)
     for label, base in zip(labels, bases, strict=True):
         for span in label:
             if span.colour:
                 canvas.fill(x - _INDENT, base - SMALL * 0.8, SMALL * 0.9, SMALL * 0.9, span.colour)
-    zero = right - _BAR * min([0.0, *(share for share in table.bars or () if share is not None)])
-    for share, base in zip(table.bars or (), bases, strict=table.bars is not None):
-        if share:
-            canvas.fill(zero + _BAR * min(share, 0.0), base - SMALL * 0.72, abs(share) * _BAR, SMALL * 0.72, BAR)
+    if table.bars is not None:
+        _draw_bars_beside(canvas, table, right, bases)
     if table.further_name and len(table.further) > _FURTHER:
         note = f"the first {_FURTHER} of {len(table.further)} {table.further_name}"
         canvas.paragraph(ours(note, "dim"), x=x, size=SMALL)
+
+
+def _shown_columns(canvas: Canvas, table: Table, labels: Sequence[Spans], room: float) -> list[Column]:
+    """Return the columns; beside bars on a page of a named width, as many as leave room for these."""
+    columns = [*table.columns, *table.further[:_FURTHER]]
+    if table.bars is None:
+        return columns
+    if canvas.settings.only == "bars":
+        columns = columns[:1]
+    while canvas.fixed and len(columns) > 1:
+        widths = column_widths(_rows(canvas, table, labels, columns), SMALL)
+        if sum(widths) + SIZE * len(widths) + _BAR <= room:
+            break
+        columns.pop()
+    return columns
+
+
+def _rows(canvas: Canvas, table: Table, labels: Sequence[Spans], columns: Sequence[Column]) -> list[list[Spans]]:
+    limit = canvas.limit
+    headings = (ours(plain(_whole(column.heading, limit)), "dim") for column in columns)
+    rows = [[ours(table.heading, "dim"), *headings]]
+    rows += [[label, *(_whole(c.cells[n], limit, c.look) for c in columns)] for n, label in enumerate(labels)]
+    return rows
+
+
+def _draw_bars_beside(canvas: Canvas, table: Table, left: float, bases: Sequence[float]) -> None:
+    """Draw a bar for each row, and below them the axis that they are read on, if it is known."""
+    shares = table.bars or ()
+    least = min([0.0, *(share for share in shares if share is not None)])
+    longest = _BAR
+    if table.axis is not None:
+        end = text_width(_axis_end(*table.axis), SMALL) / 2
+        longest = min(_LONGEST_BAR, (canvas.limit - MARGIN - left - end) / (1 - least))
+    zero = left - longest * least
+    for share, base in zip(shares, bases, strict=True):
+        if share:
+            start = zero + longest * min(share, 0.0)
+            canvas.fill(start, base - SMALL * 0.72, abs(share) * longest, SMALL * 0.72, BAR)
+    if table.axis is not None:
+        largest, unit = table.axis
+        canvas.fill(zero + longest * least, canvas.y + 2, longest * (1 - least), 0.5, _AXIS)
+        ticks = {0.0: "0", 1.0: _axis_end(largest, unit)} | ({least: f"{largest * least:.2g}"} if least < -0.2 else {})
+        for share, text in ticks.items():
+            canvas.fill(zero + longest * share, canvas.y + 2, 0.5, 3, _AXIS)
+            tick = ours(text.replace("-", MINUS), "dim")
+            canvas.text(zero + longest * share, canvas.y + 6 + SMALL, tick, size=SMALL, anchor="middle")
+        canvas.y += 8 + SMALL
+
+
+def _axis_end(largest: float, unit: str) -> str:
+    return f"{largest:.3g} {unit}".strip()
