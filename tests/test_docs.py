@@ -33,6 +33,7 @@ from tests.helpers import architectures, fork_server, gguf_files, hybrids
 from tests.helpers.hub_server import serve
 from tests.helpers.tiny_models import TABLE
 from tests.helpers.tiny_vision import VISION, picture
+from tests.helpers.tiny_vlm import PROMPTS
 from tests.helpers.unpickling import unpickle_here
 
 ROOT = Path(__file__).parent.parent
@@ -105,6 +106,7 @@ def save_vision(folder):
     from PIL import Image
 
     next(row for row in VISION if row.name == "dinov2_with_registers").save(folder / "my-dinov2")
+    next(row for row in PROMPTS if row.name == "qwen2_vl").save(folder / "my-qwen2-vl", template=True)
     Image.fromarray(picture(300, 440)).save(folder / "cat.png")
 
 

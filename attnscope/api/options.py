@@ -57,7 +57,10 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         named_chats = [("messages", messages)]
         if several_chats(messages):
             named_chats = [(f"messages[{n}]", chat) for n, chat in enumerate(messages)]
-        return tuple(TextInput("", where=where, chat=chat_of(chat, where)) for where, chat in named_chats)
+        media = _media_of(options.get("image"), len(named_chats))
+        chats = [chat_of(chat, where) for where, chat in named_chats]
+        parts = zip(named_chats, chats, media, strict=True)
+        return tuple(TextInput("", where=where, chat=chat, media=files) for (where, _), chat, files in parts)
     text, spans = _divided(text, options.get("spans"))
     if text is None and options.get("image") is not None:
         text = ""

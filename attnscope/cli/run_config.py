@@ -175,9 +175,9 @@ def _chat(options: Any) -> "TextInput":
     from attnscope.request.chat import chat_of
     from attnscope.request.run_config import TextInput
 
-    _refuse_texts(options, "chat", "the messages are the text")
+    _refuse_texts(options, "chat", "the messages are the text", only=_TEXTS[:-1])
     where, value = read_json(options.chat, quiet=options.quiet)
-    return TextInput("", where=where, chat=chat_of(value, where))
+    return TextInput("", where=where, chat=chat_of(value, where), media=tuple(_media(options)))
 
 
 def _given_ids(options: Any) -> "tuple[TextInput, ...]":

@@ -1,6 +1,6 @@
 """The native engine: attnscope's own stack under a mask."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -82,7 +82,7 @@ class NativeEngine:
     def final_states(self, hidden: Tensor) -> Tensor:
         return self.stack.final_states(hidden)
 
-    def continuation(self) -> "NativeContinuation":
+    def continuation(self, media: Mapping[str, Tensor] | None = None) -> "NativeContinuation":
         return NativeContinuation(self.stack, self._masks()[1])
 
     def run_uncut(self, batch: Batch, recorders: Recorders, progress: Progress | None = None) -> UncutRun:

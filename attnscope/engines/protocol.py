@@ -85,8 +85,12 @@ class Engine(Protocol):
         With every engine they equal transformers' `last_hidden_state`.
         """
 
-    def continuation(self) -> "Continuation":
-        """Start a text that grows; only for a model that predicts the next token."""
+    def continuation(self, media: Mapping[str, Tensor] | None = None) -> "Continuation":
+        """Start a text that grows; only for a model that predicts the next token.
+
+        Args:
+            media: The inputs of the text that are no token ids; see Batch.media.
+        """
 
     def run_uncut(self, batch: Batch, recorders: Recorders, progress: Progress | None = None) -> UncutRun:
         """Run all layers over a batch of one text without cuts; see `forward`."""

@@ -17,6 +17,8 @@ from attnscope.model.recorders import KeyTokens
 from attnscope.model.stack import Ids
 from attnscope.request.masks.terms import Mask
 
+_TYPES = "token_type_ids"  # how the names of inputs end that have a value for each token
+
 
 @dataclass(frozen=True)
 class TokenTensors:
@@ -110,20 +112,26 @@ def make_batch(
     """Put texts side by side; `media` are the inputs of each that are no token ids, see MediaText.inputs."""
     context = None if contexts is None else pad_texts(contexts, device)
     tokens = pad_texts(texts, device, positions)
-    return Batch(tokens, context, texts, _joined(media, tokens.lengths, device))
+    return Batch(tokens, context, texts, join_media(media, max(tokens.lengths), device))
 
 
-def _joined(media: Sequence[Mapping[str, Any]], lengths: Sequence[int], device: torch.device) -> dict[str, Tensor]:
-    """Join the inputs of texts along their first axis; those with a value for each token are padded with zeros."""
+def join_media(media: Sequence[Mapping[str, Any]], longest: int, device: torch.device) -> dict[str, Tensor]:
+    """Join the inputs of texts along their first axis; `longest` is the length of the longest text."""
     joined: dict[str, list[Tensor]] = {}
-    for inputs, length in zip(media, lengths, strict=True) if media else ():
-        for name, array in inputs.items():
-            tensor = torch.from_numpy(np.ascontiguousarray(array))
-            if tensor.shape == (1, length):
-                tensor = torch.nn.functional.pad(tensor, (0, max(lengths) - length))
+    for inputs in media:
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+        for name, tensor in padded_media(tensors, longest).items():
             joined.setdefault(name, []).append(tensor)
-    for name, tensors in joined.items():
-        if len(tensors) < len(media) or len({tensor.shape[1:] for tensor in tensors}) > 1:
+    for name, of_texts in joined.items():
+        if len(of_texts) < len(media) or len({tensor.shape[1:] for tensor in of_texts}) > 1:
             message = f"the pictures or sounds of these texts have different sizes or numbers ({name})"
             raise AttnscopeError(message, hint="run the texts one by one")
-    return {name: torch.cat(tensors).to(device) for name, tensors in joined.items()}
+    return {name: torch.cat(of_texts).to(device) for name, of_texts in joined.items()}
+
+
+def padded_media(media: Mapping[str, Tensor], length: int) -> dict[str, Tensor]:
+    """Return inputs of a text for a longer one: the types of tokens, (1, tokens), are 0 for the others."""
+    return {
+        name: torch.nn.functional.pad(tensor, (0, length - tensor.shape[1])) if name.endswith(_TYPES) else tensor
+        for name, tensor in media.items()
+    }

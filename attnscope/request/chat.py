@@ -50,6 +50,14 @@ class Chat(msgspec.Struct, frozen=True):
         return [message["role"] for message in self.messages]
 
     @property
+    def pictures(self) -> list[str | None]:
+        """The file of every part that is a picture; None for one that an option gives."""
+        parts = [
+            part for message in self.messages if isinstance(content := message.get("content"), list) for part in content
+        ]
+        return [part["image"] for part in parts if part.get("type") == "image"]
+
+    @property
     def prompts(self) -> bool:
         """Whether the text ends with the header of the assistant's next message."""
         if self.add_generation_prompt is not None:
@@ -109,8 +117,10 @@ def _message(message: Any, where: str) -> dict[str, Any]:
 
 
 def _part(part: Any, where: str) -> dict[str, Any]:
-    """Return a part of a message's content with its text and, if it has one, its name."""
+    """Return a part of a message's content with its text and, if it has one, its name; or a picture with its file."""
     values: dict[str, Any] = {"text": part} if isinstance(part, str) else part if isinstance(part, dict) else {}
+    if values.get("type") == "image":
+        return {"type": "image", "image": _picture_file(values, where)}
     if not isinstance(values.get("text"), str):
         part_type = values.get("type")
         message = f"is of type '{part_type}'" if isinstance(part_type, str) and part_type != "text" else "has no text"
@@ -120,6 +130,15 @@ def _part(part: Any, where: str) -> dict[str, Any]:
         if not isinstance(name, str) or not name.strip() or name in RESERVED or len(name) > _LONGEST_NAME:
             raise UsageError(f"its {key} is {format_value(name)}", where=where, hint="expected a short name")
     return values
+
+
+def _picture_file(part: Mapping[str, Any], where: str) -> str | None:
+    """Return the file of a part of type `image`; None if it names none, and an option gives it."""
+    file = next((part[key] for key in ("image", "path", "url") if part.get(key) is not None), None)
+    if file is not None and (not isinstance(file, str) or "://" in file):
+        hint = 'expected {"type": "image", "image": "cat.png"}, a file on this machine'
+        raise UsageError(f"its picture is {format_value(file)}", where=where, hint=hint)
+    return file
 
 
 def _kind(value: Any) -> str:

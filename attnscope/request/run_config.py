@@ -113,7 +113,8 @@ class RunConfig(msgspec.Struct, frozen=True):
     @property
     def media_kind(self) -> MediaKind | None:
         """What the texts have besides characters; None for nothing."""
-        return next((file.kind for text in self.texts for file in text.media), None)
+        in_chat = any(text.chat is not None and text.chat.pictures for text in self.texts)
+        return next((file.kind for text in self.texts for file in text.media), "image" if in_chat else None)
 
     @property
     def score_functions(self) -> tuple[ScoreFunction, ...]:

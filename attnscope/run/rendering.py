@@ -11,15 +11,17 @@ from attnscope.checkpoints.tokenization.given import join_tokens
 from attnscope.findings.run import ChatText
 from attnscope.findings.tokens import Token
 from attnscope.request.given_ids import GivenIds
-from attnscope.request.media import MediaText
+from attnscope.request.media import MediaFile, MediaText
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.spans import SpanRequest
 
 
 def render_chats(run: RunConfig, source: ModelSource) -> RunConfig:
     """Return a run whose messages, or token ids, have become texts; messages are divided into turns by default."""
-    if source.only_media is not None or any(text.media for text in run.texts):
-        return replace(run, texts=tuple(read_media(text, source) for text in run.texts))
+    if source.only_media is not None or run.media_kind is not None:
+        texts = tuple(read_media(text, source) for text in run.texts)
+        by_turns = run.spans is None and any(text.turns for text in texts)
+        return replace(run, texts=texts, spans=SpanRequest("turns") if by_turns else run.spans)
     if any(text.given is not None for text in run.texts):
         return replace(run, texts=tuple(spell_ids(text, source) for text in run.texts))
     if all(text.chat is None for text in run.texts):
@@ -46,16 +48,35 @@ def read_media(text: TextInput, source: ModelSource) -> TextInput:
     """Return a text whose pictures and sounds have been read; refuse them, or none, if the model does."""
     if text.read is not None:
         return text
-    if source.read_media is None and text.media:
+    pictures = 0 if text.chat is None else len(text.chat.pictures)
+    if source.read_media is None and (text.media or pictures):
         hint = "use a vision model, or one that takes texts with pictures"
-        raise UsageError(f"{source.name} takes texts alone", where=arg(text.media[0].kind), hint=hint)
+        raise UsageError(f"{source.name} takes texts alone", where=arg("image"), hint=hint)
     if source.only_media is not None and not text.media:
         hint = f"pass {arg(source.only_media, placeholder='FILE')}"
         raise UsageError(f"{source.name} takes no text", where=text.where, hint=hint)
+    if text.chat is not None:
+        text = _with_files(render_text(text, source))
     if source.read_media is None or not text.media:
         return text
     media_text: MediaText = source.read_media(text)
     return replace(text, text=media_text.text, read=media_text)
+
+
+def _with_files(text: TextInput) -> TextInput:
+    """Return a text of a chat with the pictures of its parts in order; options give those that name no file."""
+    assert text.chat is not None
+    rest = list(text.media)
+    media = list[MediaFile]()
+    for file in text.chat.pictures:
+        if file is None and not rest:
+            hint = f"pass {arg('image', placeholder='FILE')}, or name its file in the chat"
+            raise UsageError("a message has a picture without a file", where=text.where, hint=hint)
+        media.append(rest.pop(0) if file is None else MediaFile("image", file, file))
+    if rest:
+        hint = 'give the message a part {"type": "image"}'
+        raise UsageError(f"no message has a place for {rest[0].name}", where=text.where, hint=hint)
+    return replace(text, media=tuple(media))
 
 
 def chat_text(text: TextInput, tokens: Sequence[Token]) -> ChatText | None:

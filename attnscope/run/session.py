@@ -237,12 +237,14 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
 
+    from attnscope.model.batch import join_media
     from attnscope.run.analysis.predictions import continue_text
 
     continuations = {}
     check = memory_check(plan, batch)
     for done, text_plan in enumerate(plan.text_plans):
-        grow, steps = engine.continuation().logits, count(done * run.generate)
+        media = join_media(media_inputs([text_plan]), len(text_plan.tokens), device)
+        grow, steps = engine.continuation(media).logits, count(done * run.generate)
 
         def logits(
             tokens: "TokenTensors", grow: "Callable[[TokenTensors], torch.Tensor]" = grow, steps: Iterator[int] = steps

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from attnscope.base.errors import NotInText, UsageError, arg, listed
+from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, listed
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
 from attnscope.findings.images import CLS, find_places
 from attnscope.findings.merge_pieces import whole_words
@@ -199,6 +199,10 @@ def _all_tokens(
     elif text.read is not None:
         tokens = list(text.read.tokens)
         warnings = list(text.read.warnings)
+        longest = source.config.max_positions
+        if source.only_media is None and longest is not None and len(tokens) > longest:
+            message = f"{len(tokens)} tokens with its pictures, but the model takes at most {longest}"
+            raise AttnscopeError(message, where=text.where, hint="use a smaller picture, or fewer")
     else:
         special = text.adds_special
         tokens, warnings = tokenize(source, text.text, text.pair, text.where, truncate=run.truncate, special=special)

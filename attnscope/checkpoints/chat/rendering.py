@@ -77,8 +77,10 @@ def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
     messages = deepcopy(chat.messages)
     for message in messages:
         if isinstance(message.get("content"), list):
-            parts = [part["text"] for part in message["content"]]
-            message["content"] = _JOINT.join(parts) if joined else [{"type": "text", "text": part} for part in parts]
+            parts = message["content"]
+            texts = [part["text"] for part in parts if "text" in part]
+            typed = [{"type": "text", "text": part["text"]} if "text" in part else {"type": "image"} for part in parts]
+            message["content"] = _JOINT.join(texts) if joined else typed
     others = {"tools": chat.tools, "documents": chat.documents, "add_generation_prompt": chat.prompts}
     return {"messages": messages, **others}
 
@@ -111,12 +113,13 @@ def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:
             if key in (*_UNSPOKEN, *REASONING):
                 continue
             if key == "content" and isinstance(value, list):
-                part_names = [next((part[key] for key in _NAMES if part.get(key)), None) for part in value]
+                parts = {k: part for k, part in enumerate(value) if "text" in part}
+                part_names = [next((part[key] for key in _NAMES if part.get(key)), None) for part in parts.values()]
                 names = [turn if name is None else unique_name(name, taken) for name in part_names]
-                pieces = tuple((name, part["text"]) for name, part in zip(names, value, strict=True))
+                pieces = tuple((name, part["text"]) for name, part in zip(names, parts.values(), strict=True))
                 if joined:
                     yield _UserText((("messages", n, key),), pieces)
-                for k, piece in () if joined else enumerate(pieces):
+                for k, piece in () if joined else zip(parts, pieces, strict=True):
                     yield _UserText((("messages", n, key, k, "text"),), (piece,))
             else:
                 yield from (_UserText((path,), ((turn, text),)) for path, text in _strings(value, ("messages", n, key)))

@@ -24,7 +24,7 @@ from attnscope.engines.transformers.output_head import apply_head
 from attnscope.engines.transformers.projections import layer_modules, value_and_output
 from attnscope.engines.transformers.rotations import rotated_by_length, rotation_limits
 from attnscope.model.attention import attend, attended
-from attnscope.model.batch import Batch, TokenTensors
+from attnscope.model.batch import Batch, TokenTensors, padded_media
 from attnscope.model.cuts import Variant, cuts_of_layer
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.hooks import AttentionHooks
@@ -146,7 +146,8 @@ class TransformersEngine:
             return output
 
         gated = self.loaded.parts[self.loaded.chosen].gated
-        session = AttentionCapture(self.loaded.model, on_attention, self.loaded.call_layers, gated)
+        attending = self.loaded.attending
+        session = AttentionCapture(self.loaded.model, on_attention, self.loaded.call_layers, gated, attending)
 
         def on_mixing(layer: int, inputs: MixingInputs) -> None:
             show_shares(layer, inputs, batch.tokens.lengths, share_recorders[layer])
@@ -230,14 +231,13 @@ class TransformersEngine:
 
     def _media(self, batch: Batch) -> dict[str, Tensor]:
         """Return the inputs that are no token ids, in the model's type."""
-        dtype = self.loaded.model.dtype
-        return {name: t.to(dtype) if t.is_floating_point() else t for name, t in batch.media.items()}
+        return _in_type(batch.media, self.loaded.model.dtype)
 
-    def continuation(self) -> "TransformersContinuation":
+    def continuation(self, media: Mapping[str, Tensor] | None = None) -> "TransformersContinuation":
         if self.settings.scale is not None:
             hint = f"remove {arg('generate')}, or {arg('scale')}"
             raise UsageError("transformers continues texts with the model's own factor", where=arg("scale"), hint=hint)
-        return TransformersContinuation(self.loaded)
+        return TransformersContinuation(self.loaded, media or {})
 
     def show_mixing(self, batch: Batch, observe: Mapping[int, Callable[[MixingInputs], None]]) -> None:
         """Hand what layers without softmax mix tokens by to functions; layers above the last of these do not run."""
@@ -289,7 +289,9 @@ class TransformersEngine:
         after = in_this_thread(runner.after_block)
         blocks = find_blocks(self.loaded.model, self.modules.values())
         with listening([block.register_forward_hook(after, with_kwargs=True) for block in blocks]):
-            self._run(AttentionCapture(self.loaded.model, runner.on_attention, self.loaded.call_layers), batch)
+            attending = self.loaded.attending
+            capture = AttentionCapture(self.loaded.model, runner.on_attention, self.loaded.call_layers, (), attending)
+            self._run(capture, batch)
         if missed := {layer for layer in self.layers if layer <= last} - runner.handed:
             raise cannot_rerun(min(missed))
 
@@ -352,8 +354,9 @@ class TransformersEngine:
 class TransformersContinuation:
     """A text that grows, with the model's own cache; see protocol.Continuation."""
 
-    def __init__(self, loaded: TransformersModel) -> None:
+    def __init__(self, loaded: TransformersModel, media: Mapping[str, Tensor]) -> None:
         self._loaded = loaded
+        self._media = media
         self._cache = None
         self._seen = 0
         self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
@@ -363,8 +366,15 @@ class TransformersContinuation:
         )
 
     def logits(self, tokens: TokenTensors) -> Tensor:
-        session = AttentionCapture(self._loaded.model, lambda part, module, inputs: attended(inputs))
+        attending = self._loaded.attending
+        session = AttentionCapture(self._loaded.model, _attended, attending=attending)
         longer = tokens.ids[0].shape[1]
+        if self._media:
+            # Models count positions of pictures in ways of their own, so the whole text runs again.
+            inputs = _inputs(tokens) | _in_type(padded_media(self._media, longer), self._loaded.model.dtype)
+            with torch.inference_mode(), capturing(session):
+                last: Tensor = self._loaded.predicting(**inputs, use_cache=False).logits[0, -1].float()
+            return last
         if any(self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)):
             # its keys are rotated as those of a short text
             self._cache = None
@@ -388,8 +398,16 @@ def _check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:
         raise unsupported_attention(f"{queries} queries and {n_keys} keys, not one for each token,", inputs.layer)
 
 
+def _in_type(media: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in media.items()}
+
+
 def _inputs(texts: TokenTensors) -> dict[str, Any]:
     return {"input_ids": texts.ids[0], "attention_mask": texts.real.long()}
+
+
+def _attended(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
+    return attended(inputs)
 
 
 def _required(output: Tensor | None) -> Tensor:

@@ -70,7 +70,8 @@ class AttentionCapture:
 
     `on_attention` receives the part (`encoder`, `decoder`, `cross`; empty if there is only one), the module and the
     call, and gives the output, (B, H, Q, Ev). `call_layers` has the layer of each call of a part, in order, if its
-    modules do not know it. `gated` are the names of modules with a gate. `projection` is the output projection of the
+    modules do not know it. `gated` are the names of modules with a gate, `attending` of those whose calls are passed
+    on; empty for all. `projection` is the output projection of the
     latest layer; None if it was not found.
     """
 
@@ -80,12 +81,14 @@ class AttentionCapture:
         on_attention: OnAttention,
         call_layers: Mapping[str, Sequence[int]] | None = None,
         gated: Collection[str] = (),
+        attending: Collection[str] = (),
     ) -> None:
         self._model = model
         self._on_attention = on_attention
         self._call_layers = call_layers or {}
         self.projection: nn.Module | None = None
         self._names = {id(module): name for name, module in model.named_modules()}
+        self._attending = frozenset(attending)
         self._gated = {model.get_submodule(name) for name in gated}
         twice = {module for module in model.modules() if module in CALLED_TWICE}
         self.taken_outputs = TakenOutputs(self._gated | set(selecting_modules(model)) | twice)
@@ -105,6 +108,8 @@ class AttentionCapture:
         if self.taken_outputs.instead is not None:
             self.taken_outputs.values.append(v)
             return self.taken_outputs.instead
+        if self._attending and self._names.get(id(module)) not in self._attending:
+            return attended(AttentionInputs(0, q, k, v, self._spec(q, k, mask, more, layer=0)))
         latest = self._latest.get(module)
         if latest is not None and latest[0]() is q and latest[1]() is k:
             return self._run_second(module, q, k, v, mask, more)

@@ -60,6 +60,11 @@ class TransformersModel:
         """The layer of each call of attention of a part, in order; see ModelPart."""
         return {name: part.call_layers for name, part in self.parts.items()}
 
+    @property
+    def attending(self) -> frozenset[str]:
+        """Names of the modules of all parts that attend; a vision tower in front of a language model has others."""
+        return frozenset().union(*(part.modules for part in self.parts.values()))
+
     def resolve_part(self, name: str | None) -> str:
         """Return the part that the user means."""
         part_names = [part for part in self.parts if part]

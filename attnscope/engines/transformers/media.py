@@ -190,15 +190,15 @@ class PictureReader:
         return MediaText(file.name, (*own, *patches), {PIXELS: values}, (grid,), tuple(notes))
 
 
-def processor_of(given: Any, path: str) -> Any:
-    """Return the image processor of a model in memory: the one that was given, or that of its folder."""
+def processor_of(given: Any) -> Any:
+    """Return the image processor that was given with a model in memory, or that of a folder that was."""
+    if isinstance(given, str | Path):
+        return open_image_processor(Path(given))
     processor = getattr(given, "image_processor", given)
-    if callable(processor):
-        return processor
-    if not path or not Path(path).is_dir():
+    if not callable(processor):
         hint = "pass tokenizer=, such as AutoImageProcessor.from_pretrained(…)"
-        raise UsageError("there is no image processor for the model", where="tokenizer", hint=hint)
-    return open_image_processor(Path(path))
+        raise UsageError(f"{type(given).__name__} is not an image processor", where="tokenizer", hint=hint)
+    return processor
 
 
 def processed(processor: Any, picture: Any, name: str) -> Array:

@@ -4,11 +4,12 @@ The attention of such a model is only known after loading, so opening it imports
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
+from inspect import signature
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,8 +64,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     tokenizer_files = find_tokenizer(folder, run.tokenizer) if is_text else FoundTokenizer(_NO_TOKENIZER, {}, "")
     loaded = load_model(folder, getattr(torch, run.dtype), run.media_kind)
     source = _source(name, loaded, tokenizer_files.tokenizer, folder.fingerprint, run.part)
-    source = _with_media(source, loaded, partial(_folder_processor, folder.path))
-    return tokenizer_files.give_to(
+    source = tokenizer_files.give_to(
         replace(
             source,
             family=str(folder.config["model_type"]),
@@ -79,6 +79,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             chat=partial(chat_templates, folder, tokenizer_files),
         )
     )
+    return _with_media(source, loaded, folder.path)
 
 
 # of a vision model, whose tokens are patches
@@ -128,17 +129,11 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     if body is not live.model and is_predicting(live.model):
         loaded = replace(loaded, predicting=live.model)
     source = _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
-    source = _with_media(source, loaded, partial(_live_processor, live))
     told = getattr(live.model, "generation_config", None) or live.model.config.get_text_config()
     begin = begin_id(live.model.config.to_dict(), loaded.vocab_size)
     chat = partial(_live_templates, live)
-    return replace(source, generation=parse_rules(told.to_dict()), begin=begin, chat=chat)
-
-
-def _live_processor(live: LiveModel) -> Any:
-    from attnscope.engines.transformers.media import processor_of
-
-    return processor_of(live.tokenizer, str(live.model.config.name_or_path or ""))
+    source = replace(source, generation=parse_rules(told.to_dict()), begin=begin, chat=chat)
+    return _with_media(source, loaded, Path(live.model.config.name_or_path or ""), live.tokenizer)
 
 
 def _live_templates(live: LiveModel) -> ChatTemplates:
@@ -217,20 +212,23 @@ def _source(
     )
 
 
-def _folder_processor(path: Path) -> Any:
-    from attnscope.engines.transformers.media import open_image_processor
+def _with_media(source: ModelSource, loaded: "TransformersModel", path: Path, given: Any = None) -> ModelSource:
+    """Return a model that reads pictures, if it takes them.
 
-    return open_image_processor(path)
+    Args:
+        path: Folder of its processor.
+        given: The processor, or its image processor, if it is in memory.
+    """
+    from attnscope.engines.transformers.media import PictureReader, open_image_processor, processor_of
+    from attnscope.engines.transformers.prompts import PromptReader, open_processor
 
-
-def _with_media(source: ModelSource, loaded: "TransformersModel", open_processor: Callable[[], Any]) -> ModelSource:
-    """Return a model that reads pictures, if it takes them."""
-    from attnscope.engines.transformers.media import PictureReader
-
-    if loaded.layout is None:
+    if loaded.layout is not None:
+        open_images = partial(open_image_processor, path) if given is None else partial(processor_of, given)
+        return replace(source, read_media=PictureReader(loaded.layout, cache(open_images)), only_media="image")
+    if "pixel_values" not in signature(loaded.model.forward).parameters:
         return source
-    reader = PictureReader(loaded.layout, cache(open_processor))
-    return replace(source, read_media=reader, only_media="image")
+    open_prompts = cache(partial(open_processor, path, loaded.model.config))
+    return replace(source, read_media=PromptReader(loaded.model, open_prompts, source.tokenizer, source.chat))
 
 
 def _config(loaded: "TransformersModel", chosen_part: str) -> ModelConfig:

@@ -49,6 +49,7 @@ class ModelPart:
     gated: frozenset[str]  # names of the modules that multiply the output of attention by a gate
     looks_ahead: bool  # the first of two tokens sees the second
     position_bias: bool  # a layer adds a bias for every pair of positions (T5)
+    modules: frozenset[str] = frozenset()  # names of the modules that attend
     listed: str = ""  # name of the list of its layers in the model; empty if they are not the items of one
     mixing: Mapping[int, MixingLayer] = field(default_factory=dict)  # layers with a path without softmax
 
@@ -192,6 +193,7 @@ def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str]
         scale=first_inputs.spec.scale,
         no_projection=_no_projection(calls),
         gated=frozenset(names[module] for module in calls.gated),
+        modules=frozenset(names[module] for module in calls.modules),
         looks_ahead=any(map(_looks_ahead, inputs)),
         position_bias=any(call.spec.bias_name == RELATIVE for call in inputs),
         listed=name,

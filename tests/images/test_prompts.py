@@ -1,0 +1,182 @@
+"""Texts with pictures: weights equal those of eager transformers, and every placeholder is the place of its name."""
+
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import attnscope
+from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.engines.transformers.prompts import Recorded, open_processor
+from attnscope.findings.images import row_shares
+from tests.helpers.tiny_vision import picture
+from tests.helpers.tiny_vlm import PROMPTS, QUESTION, PromptRow
+
+Image = pytest.importorskip("PIL.Image")
+ROWS = {row.name: row for row in PROMPTS}
+SHORT = ("qwen2_vl", "idefics3")
+NEEDS = {"smolvlm": "num2words", "pixtral": "torchvision"}
+_EVERY = [pytest.param(name, marks=[] if name in SHORT else pytest.mark.exhaustive) for name in ROWS]
+_MIXES = re.compile(r"(vision|visual).*att.*\.(out_proj|proj|projection_layer|o_proj)\.(weight|bias)")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory):
+    """A function that saves a model with a chat template once, and returns its folder and itself."""
+    saved: dict[str, tuple[Path, transformers.PreTrainedModel]] = {}
+
+    def save(name: str) -> tuple[Path, transformers.PreTrainedModel]:
+        if name in NEEDS:
+            pytest.importorskip(NEEDS[name], exc_type=ImportError)
+        if name not in saved:
+            folder = tmp_path_factory.mktemp(name)
+            saved[name] = folder, ROWS[name].save(folder, template=True)
+        return saved[name]
+
+    return save
+
+
+def _inputs(row: PromptRow, folder: Path, model: transformers.PreTrainedModel, array: np.ndarray) -> dict[str, Any]:
+    """What the checkpoint's own processor makes of the prompt and a picture."""
+    processor = open_processor(folder, model.config)
+    processor.recorded = Recorded()
+    prompt = f"<|user|>{row.image}{QUESTION}<|assistant|>"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PaliGemma's
+        made = processor(images=[Image.fromarray(array)], text=[prompt], return_tensors="pt")
+    return {name: value for name, value in made.items() if name != "labels"}
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_weights_equal_eager_transformers(models, name: str) -> None:
+    folder, model = models(name)
+    row = ROWS[name]
+    text = attnscope.inspect(
+        QUESTION, image=picture(), model=str(folder), layer="all", head="all", stages="weights"
+    ).data.texts[0]
+    with torch.inference_mode():
+        eager = model(**_inputs(row, folder, model, picture()), output_attentions=True).attentions
+    expected = torch.cat([weights[0] for weights in eager]).numpy()
+    np.testing.assert_allclose(text.heads.stages["weights"], expected, atol=1e-5)
+    assert [grid.shape for grid in text.images] == row.shapes
+    shares = row_shares(text.heads.stages["weights"], text.images, text.tokens)
+    np.testing.assert_allclose(sum(shares.values()), 1, atol=1e-5)
+    assert {"image", "special", "text"} <= shares.keys()
+    names = [text.tokens[position].text for grid in text.images for position in grid.tokens.ravel()]
+    assert len(set(names)) == len(names) == sum(r * c for r, c in row.shapes)
+
+
+@pytest.mark.parametrize("name", _EVERY)
+def test_painting_the_picture_changes_the_token_of_that_place(models, name: str) -> None:
+    """Attention of the vision tower is switched off, so that no patch reads another."""
+    folder, model = models(name)
+    row = ROWS[name]
+    text = attnscope.inspect(QUESTION, image=picture(), model=str(folder)).data.texts[0]
+    grid = text.images[0]
+    height, width = grid.pixels.shape[:2]
+    rows, columns = grid.shape
+    exact = picture(height, width)  # of the size that the model sees
+    state = {n: p.clone() for n, p in model.named_parameters() if _MIXES.search(n)}
+    assert state
+    try:
+        with torch.no_grad():
+            for parameter_name, parameter in model.named_parameters():
+                if parameter_name in state:
+                    parameter.zero_()
+        seen = attnscope.inspect(QUESTION, image=exact, model=str(folder)).data.texts[0].images[0]
+        assert seen.shape == grid.shape
+        plain = _embedded(model, _inputs(row, folder, model, exact))
+        for y, x in ((0, columns - 1), (rows - 1, 0), (rows // 2, columns // 2 - 1)):
+            painted = exact.copy()
+            box = (
+                slice(y * height // rows, (y + 1) * height // rows),
+                slice(x * width // columns, (x + 1) * width // columns),
+            )
+            painted[box] = 255 - painted[box]
+            changes = (_embedded(model, _inputs(row, folder, model, painted)) - plain).abs().amax(-1)
+            changed = [n for n in seen.tokens.ravel() if changes[n] > 1e-4]
+            assert changed == [seen.tokens[y, x]]
+            assert text.tokens[changed[0]].text == f"image:{y},{x}"
+    finally:
+        with torch.no_grad():
+            for parameter_name, parameter in model.named_parameters():
+                if parameter_name in state:
+                    parameter.copy_(state[parameter_name])
+
+
+def _embedded(model: transformers.PreTrainedModel, inputs: dict[str, Any]) -> torch.Tensor:
+    """Return what the first layer of the language model takes, (tokens, width)."""
+    layer = next(m for n, m in model.named_modules() if re.search(r"(language|text)_model.*layers\.0$", n))
+    taken: list[torch.Tensor] = []
+    handle = layer.register_forward_pre_hook(
+        lambda _, args, kwargs: taken.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+    try:
+        with torch.inference_mode():
+            model(**inputs)
+    finally:
+        handle.remove()
+    return taken[0][0]
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl"])
+def test_a_text_goes_on_as_transformers_continues_it(models, name: str) -> None:
+    folder, model = models(name)
+    inputs = _inputs(ROWS[name], folder, model, picture())
+    text = attnscope.inspect(QUESTION, image=picture(), model=str(folder), generate=3).data.texts[0]
+    with torch.inference_mode():
+        expected = model.generate(**inputs, max_new_tokens=3, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    made = [token.id for token in text.tokens if token.made]
+    assert made == expected.tolist()[: len(made)] and made
+    assert text.images[0].tokens.max() < len(text.tokens) - len(made)
+
+
+def test_words_keep_their_characters(models) -> None:
+    folder, _ = models("idefics3")
+    text = attnscope.inspect(QUESTION, image=picture(), model=str(folder)).data.texts[0]
+    assert text.text == f"<|user|><image>{QUESTION}<|assistant|>"
+    words = [token for token in text.tokens if token.start is not None and not token.special]
+    assert [text.text[token.start : token.end] for token in words] == QUESTION.split()
+    assert [token.text for token in words] == QUESTION.split()
+
+
+def test_several_pictures_in_a_chat(models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, _ = models("qwen2_vl")
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(picture(seed=1)).save("first.png")
+    parts = [{"type": "image", "image": "first.png"}, {"type": "text", "text": QUESTION}, {"type": "image"}]
+    messages = [{"role": "user", "content": parts}]
+    text = attnscope.inspect(messages=messages, image=picture(seed=2), model=str(folder)).data.texts[0]
+    assert [(grid.prefix, grid.name) for grid in text.images] == [("image[0]", "first.png"), ("image[1]", "image 0")]
+    assert text.images[0].tokens.max() < next(n for n, t in enumerate(text.tokens) if t.text == "what")
+    assert text.images[1].tokens.min() > next(n for n, t in enumerate(text.tokens) if t.text == "left")
+    assert {"image[0]", "image[1]", "user 1"} <= set(text.spans.text.names)
+    with pytest.raises(UsageError, match="a picture without a file"):
+        attnscope.inspect(messages=messages, model=str(folder))
+    with pytest.raises(UsageError, match="no message has a place for"):
+        attnscope.inspect(messages=messages, image=[picture(), picture()], model=str(folder))
+
+
+def test_without_a_template_pictures_come_first(models, tmp_path: Path) -> None:
+    ROWS["llava"].save(tmp_path)
+    text = attnscope.inspect(QUESTION, image=picture(), model=str(tmp_path)).data.texts[0]
+    assert text.text == f"<image>{QUESTION}"
+    written = attnscope.inspect("what <image> is", image=picture(), model=str(tmp_path)).data.texts[0]
+    assert [token.text for token in written.tokens][-2:] == ["image:3,3", "is"]
+    with pytest.raises(UsageError, match="has 2 places for pictures"):
+        attnscope.inspect("<image> <image>", image=picture(), model=str(tmp_path))
+
+
+def test_a_model_without_a_processor_is_refused(models, tmp_path: Path) -> None:
+    ROWS["llava"].save(tmp_path)
+    (tmp_path / "preprocessor_config.json").unlink(missing_ok=True)
+    (tmp_path / "processor_config.json").write_text(json.dumps({"processor_class": "NoProcessor"}))
+    with pytest.raises(AttnscopeError, match="no processor of texts with pictures for 'llava'"):
+        attnscope.inspect(QUESTION, image=picture(), model=str(tmp_path))
+    assert len(attnscope.inspect(QUESTION, model=str(tmp_path)).data.texts[0].tokens) == 6
