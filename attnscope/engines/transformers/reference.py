@@ -51,7 +51,7 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
             layers.append(_stages(inputs))
         return attended(inputs)
 
-    session = AttentionCapture(loaded.model, on_attention, loaded.call_layers)
+    session = AttentionCapture(loaded.model, on_attention, loaded.call_layers, (), loaded.attending)
     with torch.inference_mode(), capturing(session):
         engine.run(work.batch)
     for stages, weights in zip(layers, _weights(engine, work.batch), strict=True):
