@@ -20,7 +20,7 @@ from attnscope.views.explore.ink import steps
 from attnscope.views.walk.keys import ACTIONS
 
 SIZES = ((80, 24), (120, 40), (200, 60), (60, 15), (101, 29))
-WITHOUT = {"quit", "palette", "help", "explain", "edit", "write", "find", "copy", "roles", "pick"}
+WITHOUT = {"quit", "palette", "display", "help", "explain", "edit", "write", "find", "copy", "roles", "pick"}
 KEYS = [key for action in ACTIONS if action.name not in WITHOUT for key in action.keys]
 NUMBER = r"[−-]?\d+(?:\.\d+)?(?:e[+−-]?\d+)?"
 
@@ -367,7 +367,10 @@ async def walk(source, truth, keys, seed, size=(120, 40), painted_every=50):
             key = str(rng.choice(KEYS)) if rng.random() < 0.8 else str(rng.choice(["d", "v", "]", "down", "right"]))
             if key in ("x", "X") and not source.computes:
                 continue
-            press(app, key)
+            if key == "v":  # a choice of the menu
+                app.do("display", str(rng.choice(app.state.bounds.displays)))
+            else:
+                press(app, key)
             if app.worker.busy or app.state._shown[0] != app.state.variant():  # or a result waits for its turn
                 await settled(app, pilot)
             painted = n % painted_every == 0

@@ -18,7 +18,7 @@ from tests.explore.proof import settled
 from tests.test_docs import DOCS, REWRITE
 
 HERE = Path(__file__).parent / "snapshots"
-WALKS = {"start": [], "digits": ["d", "s", "s", "s"], "compare": ["c", "}", "v", "v", "d"], "rows": ["3", "p"]}
+WALKS = {"start": [], "digits": ["d", "s", "s", "s"], "compare": ["c", "}", "a", "d"], "rows": ["3", "p"]}
 
 
 def screen(source, size, keys, colours):

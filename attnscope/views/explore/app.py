@@ -38,7 +38,7 @@ from attnscope.views.explore.ink import (
     wrapped,
 )
 from attnscope.views.explore.matrix import MatrixPanel
-from attnscope.views.explore.overlays import PALETTE, Overlay, WalkCommands, help_text
+from attnscope.views.explore.overlays import PALETTE, HeadDisplays, Overlay, WalkCommands, help_text
 from attnscope.views.explore.pane import Pane
 from attnscope.views.explore.row import RowPanel
 from attnscope.views.explore.state import WalkState
@@ -81,10 +81,12 @@ _AROUND = 128
 _MODEL = 32
 # Characters that are copied at most.
 _COPIED = 4 << 20
+_DIGITS = "123456789"
+_SHAPES = {"sqrt": "the root of weights", "linear": "weights", "log": "the logarithm of weights"}
 _COPY = {"c": "cell", "r": "row", "m": "matrix"}
 _ASKED = {"find": "find", "pick": "text", "edit": "edit", "write": "write"}
 # on a small terminal, the panel that shows what an action changes
-_SHOWN_IN = {"display": "heads", "roles": "heads", "predictions": "row"}
+_SHOWN_IN = {"lens": "heads", "display": "heads", "roles": "heads", "predictions": "row"}
 _SHOWN_IN |= dict.fromkeys(("digits", "zoom_in", "zoom_out", "stage", "previous_stage"), "matrix")
 
 
@@ -171,6 +173,10 @@ class ExploreApp(App[int], inherit_bindings=False):
             "quit": lambda: self.exit(0),
             "help": lambda: self.push_screen(Overlay("keys", help_text(self.actions, self.state.ink, self.size.width))),
             "palette": lambda: self.push_screen(CommandPalette(providers=[WalkCommands], placeholder="Command")),
+            "display": lambda: self.push_screen(
+                CommandPalette(providers=[HeadDisplays], placeholder="What heads show")
+            ),
+            "lens": self._lens,
             "find": lambda: self._prompt("find", "a token; Enter finds it, Esc leaves", self.state.place.needle),
             "next_match": lambda: self._find(self.state.place.needle, 1),
             "previous_match": lambda: self._find(self.state.place.needle, -1),
@@ -186,7 +192,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         }
         self.panes: dict[str, Pane] = {}
         self.worker = Worker(self.call_later, self._report)
-        # What the prompt asks for, or `copy` while the next key says what to copy.
+        # What the prompt asks for, `copy` while the next key says what to copy, or `lens` while it may name a head.
         self._mode = ""
         self._before: Source | None = None
         self._edited: Any = None
@@ -375,6 +381,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._mode == "copy":
             choices = [Segment(f" {key} {what} ", clickable(what)) for key, what in _COPY.items()]
             return cut([Segment(" copy ", TITLE), *choices, Segment(" Esc nothing")], width)
+        if self._mode == "lens":
+            hint = "1 to 9 goes to one of the strongest; any other key goes on"
+            return cut([Segment(" lens ", TITLE), Segment(f" {hint}")], width)
         line = self._brief_arithmetic()
         by_name = {action.name: action for action in self.actions}
         used = cells_wide(line)
@@ -425,8 +434,14 @@ class ExploreApp(App[int], inherit_bindings=False):
                 self._copy(_COPY[pressed])
             self.redraw()
             return True
+        if self._mode == "lens":
+            self._mode = ""
+            if pressed in _DIGITS:
+                self._go_to_strongest(int(pressed) - 1)
+                return True
         name = self._by_key.get(pressed)
         if name is None:
+            self.redraw()
             return False
         self.do(name)
         return True
@@ -440,10 +455,15 @@ class ExploreApp(App[int], inherit_bindings=False):
             if name == "predictions" and self.state.place.predictions:
                 # The statistics are on, and seen now.
                 name = "row_panel"
-        if name in self._special:
+        if name in self._special and value is None:
             self._special[name]()
         else:
             self._act(Action(name, self._panels["matrix"].page() if name in ("page_up", "page_down") else value))
+            place = self.state.place
+            if name == "scale":
+                self._notice = f"colours follow {_SHAPES[place.shape]}"
+            elif name == "sinks":
+                self._notice = f"sinks are {'in' if place.sinks else 'out of'} the scale"
         self.redraw()
 
     def _act(self, action: Action) -> None:
@@ -532,6 +552,21 @@ class ExploreApp(App[int], inherit_bindings=False):
         self.state.place = replace(self.state.place, predictions=True)
         if not self._wide and panel != "row":
             self._notice = "the panel of the row shows the predictions"
+
+    def _lens(self) -> None:
+        """Show the cell under the cursor in every head, and wait for the number of one of the strongest."""
+        if self.state.scene is not None:
+            self._act(Action("lens"))
+            self._mode = "lens"
+
+    def _go_to_strongest(self, rank: int) -> None:
+        strongest = self.state.strongest_heads()
+        if rank < len(strongest):
+            layer, head, _ = strongest[rank]
+            # the key stays, which another head may read less than others
+            spot = replace(self.state.place.spot, layer=layer, head=head, key=self.state.key)
+            self._act(Action("goto", spot))
+        self.redraw()
 
     def _roles(self) -> None:
         scene = self.state.scene

@@ -12,7 +12,7 @@ from attnscope.views.explore.matrix import scroll
 from attnscope.views.explore.state import WalkState
 from attnscope.views.numbers import digits_for
 from attnscope.views.scales import WEIGHTS, Scale, pool_largest
-from attnscope.views.walk.place import Action
+from attnscope.views.walk.place import LENS, Action
 from attnscope.views.walk.scene import HeadNumber, Scene, WalkHead, thumbnail
 
 # Largest number of cells and lines of a thumbnail.
@@ -21,6 +21,10 @@ _TALLEST = 10
 # Lines above and below the heads.
 _ABOVE = 2
 _LEGEND = 4
+# Columns of a head, a blank included, in which weights are percents.
+_NARROW = 3
+# Smaller weights would show as .00.
+_LEAST = 0.005
 # Lines from which the legend has room.
 _ROOMY = 16
 
@@ -38,7 +42,8 @@ class HeadsPanel:
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel; cached while the same heads are known and shown."""
         place = state.place
-        at = place.spot.layer, place.spot.head, place.panel == "heads", place.display
+        cell = (place.spot.query, state.key) if place.display == LENS else None
+        at = place.spot.layer, place.spot.head, place.panel == "heads", place.display, place.shape, place.sinks, cell
         query = place.spot.query if state.scene is not None and state.scene.pictures else 0
         cache_key = at, query, state.variant(), width, height, state.arrived, state.scene, id(state.source)
         if self._drawn[0] != cache_key:
@@ -59,7 +64,8 @@ class HeadsPanel:
         legend = _LEGEND if height >= _ROOMY else 1
         lines = height - _ABOVE - legend
         pictures = place.display == "thumbnails"
-        wide = max(2 if pictures or place.display == "roles" else 6, min(_WIDEST, room // n_heads))
+        least = 3 if place.display == LENS else 2 if pictures or place.display == "roles" else 6
+        wide = max(least, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
         below = max(1, lines // tall)
@@ -73,7 +79,9 @@ class HeadsPanel:
         if len(layers) < n_layers or len(heads) < n_heads:
             ends = [scene.layers[layers.start], scene.layers[layers.stop - 1]]
             size = f"{_layer(ends[0])}–{_layer(ends[1])} of {size}"
-        title.append(Segment(ink.plain(f" {'weights' if pictures else place.display}, {size}"), DIM))
+        cell_name = _cell_name(state, scene) + (", %" if wide <= _NARROW else "")
+        shown = {"thumbnails": "weights", LENS: cell_name}.get(place.display, place.display)
+        title.append(Segment(ink.plain(f" {shown}, {size}"), DIM))
         numbers = [Segment(" " * label)]
         # Numbers of two digits need twice the room.
         step = 1 if wide > 2 or n_heads <= 10 else 2
@@ -82,8 +90,9 @@ class HeadsPanel:
             head_name = scene.heads[place.spot.head if is_current else n]
             numbers.append(Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM))
         drawn_lines = [cut(title, width), cut(numbers, width)]
+        lens = state.lens() if place.display == LENS else None
         for layer in layers:
-            drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall)
+            drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall, lens)
         drawn_lines += [[]] * (height - legend - len(drawn_lines))
         return [*drawn_lines, *_legend(state, scene, width)[:legend]]
 
@@ -100,7 +109,7 @@ class HeadsPanel:
 
 
 def _layer_lines(
-    state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int
+    state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int, lens: Matrix | None
 ) -> list[Line]:
     place = state.place
     ink = state.ink
@@ -115,6 +124,8 @@ def _layer_lines(
             cells = _thumbnail(state, walk_head, wide - 1, tall)
         else:
             text, style = _written(state, scene, layer, head, wide - 1)
+            if lens is not None:
+                text, style = _of_cell(state, float(lens[layer, head]), percent=wide <= _NARROW)
             text = fit(text, wide - 1, right=place.display != "roles")
             cells = [
                 [Segment(text, CURSOR if is_current else style)],
@@ -125,12 +136,29 @@ def _layer_lines(
     return lines
 
 
+def _of_cell(state: WalkState, weight: float, *, percent: bool) -> tuple[str, Style]:
+    """Return a weight of the lens and its colour: `.70`, or `70` in percent, and nothing for a small one."""
+    if np.isnan(weight):
+        return "?", DIM
+    step = int(steps(np.array([[weight]], dtype=np.float32), state.weight_scale(None))[0, 0])
+    text = f"{min(99.0, 100 * weight):.0f}" if percent else f"{weight:.2f}".removeprefix("0")
+    return text if weight >= _LEAST else "", state.ink.cell(step, signed=False)
+
+
+def _cell_name(state: WalkState, scene: Scene) -> str:
+    """Name the cell under the cursor: `it ← animal`."""
+    query = state.ink.name(scene.queries.names[state.place.spot.query])
+    return f"{query} ← {state.ink.name(scene.keys.names[state.key])}"
+
+
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
     if head is None:
         return [[Segment(state.ink.plain("…") * wide, DIM)]] * tall
     scene = state.scene
     if scene is None or scene.picture_scale is None:
-        return head.made((state.ink, wide, tall), lambda: _picture(state.ink, head, wide, tall))
+        weights_scale = state.weight_scale(head)
+        key = state.ink, wide, tall, weights_scale
+        return head.made(key, lambda: _picture(state.ink, head, wide, tall, scale=weights_scale))
     row = head.row("weights", state.place.spot.query)
     picture = scene.pictures[0].sources
     weights = None if row is None else np.where(picture < 0, np.nan, row[picture]).astype(np.float32)
@@ -161,6 +189,13 @@ def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
     if display == "roles":
         return _role_legend(state, scene, name, width)
+    if display == LENS:
+        strongest = [
+            f"{n} {_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {weight:.2f}"
+            for n, (layer, head, weight) in enumerate(state.strongest_heads(), 1)
+        ]
+        text = " · ".join(strongest) or "no head"
+        return [[Segment(line, DIM)] for line in wrapped(ink.plain(f"strongest: {text}"), width)[:_LEGEND]]
     head_number = _of_display(scene, display)
     if head_number is None:
         choice_text = f"{name} {state.head.chosen if state.head else ''}"

@@ -1,9 +1,11 @@
 """Overlays of the panels: help, long text, and the palette of commands."""
 
 import textwrap
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
 
+import numpy as np
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -17,6 +19,8 @@ from attnscope.views.walk.keys import MOVE, KeyAction, groups, spell_keys
 
 # Cells of a box that are no text: its border, its margins and its scrollbar.
 _FRAME = 6
+# Numbers of heads that differ by less are the same in all of them.
+_VARIES = 1e-4
 # Cells of the meaning of a key, at least.
 _SHORTEST = 16
 PALETTE = """
@@ -97,8 +101,12 @@ def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
     return text
 
 
-class WalkCommands(Provider):
-    """All actions, displays of the panel of heads, and masks, as commands of the palette."""
+class NamedCommands(Provider, ABC):
+    """Commands of a palette that are known at once: each with its name, its meaning, and what it calls."""
+
+    @abstractmethod
+    def _commands(self) -> list[tuple[str, str, Any]]:
+        """Return the commands."""
 
     async def discover(self) -> Hits:
         """Yield all commands."""
@@ -113,6 +121,32 @@ class WalkCommands(Provider):
             if score > 0:
                 yield Hit(score, matcher.highlight(name), call, help=help_line)
 
+
+def displays_of(app: Any) -> list[tuple[str, str, Any]]:
+    """Return what the panel of heads can show: the name, its meaning, and what shows it; numbers only if they vary."""
+    meanings = {
+        "thumbnails": "The weights of every head, small.",
+        "lens": "The weight of the cell under the cursor in every head.",
+        "roles": "What every head does: previous token, induction, sink …",
+    }
+    if app.state.scene is not None:
+        for number in app.state.scene.numbers:
+            finite = number.values[np.isfinite(number.values)]
+            if finite.size and np.ptp(finite) > _VARIES:
+                meanings[number.name] = number.meaning
+    return [(name.replace("_", " "), meaning, partial(app.do, "display", name)) for name, meaning in meanings.items()]
+
+
+class HeadDisplays(NamedCommands):
+    """What the panel of heads can show, as a menu."""
+
+    def _commands(self) -> list[tuple[str, str, Any]]:
+        return displays_of(self.app)
+
+
+class WalkCommands(NamedCommands):
+    """All actions, displays of the panel of heads, and masks, as commands of the palette."""
+
     def _commands(self) -> list[tuple[str, str, Any]]:
         app: Any = self.app
         commands = [
@@ -121,10 +155,7 @@ class WalkCommands(Provider):
             for action in sorted(app.actions, key=lambda action: action.group == MOVE)
             if action.name != "palette"
         ]
-        commands += [
-            (f"heads: {display}", f"Show {display} of all heads.", partial(app.do, "display", display))
-            for display in app.state.bounds.displays
-        ]
+        commands += [(f"heads: {display}", meaning, call) for display, meaning, call in displays_of(app)]
         commands += [
             (f"mask: {mask}", "Use this mask, or this side.", partial(app.choose_mask, mask_index))
             for mask_index, mask in enumerate(app.state.source.masks)

@@ -7,18 +7,21 @@ import numpy as np
 from rich.style import Style
 
 from attnscope.base.errors import UsageError, arg
+from attnscope.findings.arrays import Matrix
 from attnscope.views.axes import Axis, dim_axis
 from attnscope.views.explore.ink import LABEL, TITLE, Ink
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import WEIGHTS, LogScale, Scale, scale_for
-from attnscope.views.walk.cell import difference, strongest_key, strongest_writer
-from attnscope.views.walk.place import OUTPUT, Action, Begin, Bounds, Place, Spot, apply, fit
+from attnscope.views.walk.cell import difference, largest_elsewhere, strongest_key, strongest_writer, weight_of_cell
+from attnscope.views.walk.place import LENS, OUTPUT, Action, Begin, Bounds, Place, Spot, apply, fit
 from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
 from attnscope.views.walk.window import Window, window, zooms
 
+# Heads that digits go to after the key of the lens.
+_STRONGEST = 9
 # Positions from which a matrix is first shown as a map.
 _LONG = 512
-DISPLAYS = ("thumbnails", "roles")
+DISPLAYS = ("thumbnails", LENS, "roles")
 
 
 @dataclass
@@ -299,7 +302,42 @@ class WalkState:
         stage = self.drawn_stage
         if head is None:
             return WEIGHTS
+        if stage == "weights" and window_kind != "map":
+            return self.weight_scale(head)
+        if stage == DIFFERENCE and self.place.stage == "weights":
+            return replace(scale_for(stage, head.stages[stage]), shape=self.place.shape)
         return head.made(("scale", stage, window_kind == "map"), lambda: self._scale(head, stage, window_kind))
+
+    def weight_scale(self, head: WalkHead | None) -> Scale:
+        """Return the scale of weights: up to 1, or without sinks up to the largest weight of a head elsewhere."""
+        place = self.place
+        scene = self.scene
+        high = 1.0
+        if not place.sinks and head is not None and scene is not None:
+            high = head.made("elsewhere", lambda: largest_elsewhere(scene, head))
+        return replace(WEIGHTS, high=high, shape=place.shape)
+
+    def lens(self) -> Matrix:
+        """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known."""
+        scene = self.scene
+        assert scene is not None
+        variant = self.variant()
+        query = self.place.spot.query
+        weights = [
+            [
+                weight_of_cell(scene, self.source.head(variant, layer, head), query, self.key)
+                for head in range(len(scene.heads))
+            ]
+            for layer in range(len(scene.layers))
+        ]
+        return np.array(weights, dtype=np.float32)
+
+    def strongest_heads(self) -> list[tuple[int, int, float]]:
+        """Return the heads with the largest weights of the cell, each with the weight, as many as keys go to."""
+        weights = self.lens()
+        order = np.argsort(-np.nan_to_num(weights), axis=None, kind="stable")[:_STRONGEST]
+        heads = [(*divmod(int(index), weights.shape[1]), float(weights.flat[index])) for index in order]
+        return [(layer, head, weight) for layer, head, weight in heads if weight > 0]
 
     def _scale(self, head: WalkHead, stage: str, window_kind: str) -> Scale | LogScale:
         if window_kind == "map" and head.map is not None:

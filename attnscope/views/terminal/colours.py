@@ -4,6 +4,7 @@ Zero has no colour of its own, so that it is the background. Every other cell ha
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -86,8 +87,8 @@ def ramp_pieces(
 ) -> list[tuple[str, Style]]:
     """Return the ramp of a scale: between the numbers at its ends, or with the weights that every legend names."""
     ticks = [(0.0, low), (1.0, high)]
-    if scale == WEIGHTS:
-        ticks = [(WEIGHTS.place(tick) or 0.0, tick_text(tick)) for tick in TICKS]
+    if isinstance(scale, Scale) and replace(scale, shape=WEIGHTS.shape) == WEIGHTS:
+        ticks = [(scale.place(tick) or 0.0, tick_text(tick)) for tick in TICKS]
     pieces = [(f"{ticks[0][1]} ", Style())]
     for (start, _), (end, name) in pairwise(ticks):
         cells = max(1, round((end - start) * _LEGEND))

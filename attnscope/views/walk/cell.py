@@ -7,6 +7,7 @@ from math import exp, inf, isfinite, isnan, log
 import numpy as np
 
 from attnscope.base.system.escape import quote_for_shell
+from attnscope.views.axes import SINK
 from attnscope.views.numbers import formatted, number_text, scale_text
 from attnscope.views.walk.place import Spot
 from attnscope.views.walk.scene import STAGES, Scene, WalkCut, WalkHead
@@ -108,6 +109,32 @@ def strongest_writer(scene: Scene, heads: Sequence[WalkHead | None], query: int)
             _, head_index, key = max(strongest, key=lambda found: found[0])
             return head_index, key
     return None
+
+
+def is_sink(scene: Scene, key: int) -> bool:
+    """Tell whether heads rest on a key: the first token, a special one, or a learned sink."""
+    return scene.keys.positions[key] in (0, SINK) or scene.keys.special[key]
+
+
+def largest_elsewhere(scene: Scene, head: WalkHead) -> float:
+    """Return the largest known weight that is on no sink; 1 if there is none."""
+    weights = head.stages.get("weights")
+    if weights is not None:
+        keys = [key for key in range(weights.shape[1]) if not is_sink(scene, key)]
+        known = weights[:, keys]
+        return float(np.nanmax(known, initial=0.0)) or 1.0
+    listed = (listed_weights(scene, head, query) for query in range(len(scene.queries.positions)))
+    return max((w for row in listed for key, w in row.items() if not is_sink(scene, key)), default=0.0) or 1.0
+
+
+def weight_of_cell(scene: Scene, head: WalkHead | None, query: int, key: int) -> float:
+    """Return the weight of a cell in a head; NaN if it is not known, as of a source that a row does not list."""
+    if head is None:
+        return float("nan")
+    row = head.row("weights", query)
+    if row is not None:
+        return float(row[key])
+    return listed_weights(scene, head, query).get(key, float("nan"))
 
 
 def log_sum(head: WalkHead, query: int) -> float | None:

@@ -59,6 +59,13 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("previous_text", ("(",), "Previous text.", _HEADS),
     KeyAction("next_text", (")",), "Next text.", _HEADS),
     KeyAction("pick", ("#",), "Go to a text: its number, its id, or some of its words.", _HEADS, page=False),
+    KeyAction(
+        "lens",
+        ("a",),
+        "This cell in all heads; then 1 to 9 goes to one of the strongest.",
+        _HEADS,
+        "this cell in all heads",
+    ),
     KeyAction("heads_panel", ("1",), "Panel of layers and heads.", _SHOW),
     KeyAction("matrix_panel", ("2",), "Panel of the matrix.", _SHOW),
     KeyAction("row_panel", ("3",), "Panel of the row: its sources, statistics and arithmetic.", _SHOW),
@@ -68,7 +75,9 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("stage", ("s",), "Next stage: scores, scaled, masked, weights, output.", _SHOW, "stage"),
     KeyAction("previous_stage", ("S",), "Previous stage.", _SHOW),
     KeyAction("digits", ("d",), "The matrix as numbers, or as colours.", _SHOW, "digits"),
-    KeyAction("display", ("v",), "Heads as thumbnails, roles, or one number.", _SHOW, "heads"),
+    KeyAction("display", ("v",), "Heads as the lens, thumbnails, roles, or one number.", _SHOW, "heads"),
+    KeyAction("scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _SHOW),
+    KeyAction("sinks", ("z",), "Take sinks (first and special tokens) out of the scale, or back in.", _SHOW),
     KeyAction("enlarge", ("+",), "Give this panel the whole screen.", _SHOW, "enlarge", page=False),
     KeyAction("restore", ("_",), "Show all panels again.", _SHOW, "all panels", page=False),
     KeyAction("zoom_in", ("=",), "Fewer positions in a cell, down to one.", _SHOW),
@@ -98,23 +107,16 @@ ACTIONS: tuple[KeyAction, ...] = (
     KeyAction("quit", ("q",), "Quit, and print the command that shows the same place.", _OTHER, "quit", page=False),
 )
 # Actions that pages have, and explore does not have yet.
-ON_PAGES: tuple[KeyAction, ...] = (
-    KeyAction(
-        "lens", ("a",), "This cell, or this row, in all heads; then 1 to 9 goes to one of the strongest.", _HEADS
-    ),
-    KeyAction("direction", ("i",), "What the token reads, or who reads it.", _SHOW),
-    KeyAction("scale", ("L",), "Colours by the root of weights, by weights, or by their logarithm.", _SHOW),
-    KeyAction("sinks", ("z",), "Take sinks (first and special tokens) out of the scale, or back in.", _SHOW),
-)
+ON_PAGES: tuple[KeyAction, ...] = (KeyAction("direction", ("i",), "What the token reads, or who reads it.", _SHOW),)
 # The most useful first: the footer has as many as there is room for, of the panel that keys move in before others.
 _FOOTERS = {
-    "heads": "display roles next_head next_layer cut pin",
-    "matrix": "follow back stage cut pin digits next_head next_layer",
-    "row": "follow back predictions explain copy",
+    "heads": "lens display roles next_head next_layer cut pin",
+    "matrix": "follow lens back stage cut pin digits next_head next_layer",
+    "row": "lens follow back predictions explain copy",
     "text": "find edit unit",
 }
 _FOOTER = (
-    "help quit palette enlarge follow next_head next_layer stage mask pin cut explain find edit predictions roles "
+    "help quit palette enlarge follow lens next_head next_layer stage mask pin cut explain find edit predictions roles "
     "display digits unit write copy back"
 )
 

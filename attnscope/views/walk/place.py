@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from attnscope.views.scales import SHAPES, Shape
 from attnscope.views.walk.scene import WalkCut
 
 # The stage whose columns are dimensions of the value.
@@ -64,6 +65,9 @@ class Bounds:
     patches: Sequence[np.ndarray] = ()
 
 
+LENS = "lens"  # display of the panel of heads: the weight of the cell under the cursor in every head
+
+
 @dataclass(frozen=True)
 class Place:
     """Where one is."""
@@ -82,6 +86,8 @@ class Place:
     trail: tuple[Spot, ...] = ()  # the cells that were followed to this one, the first of them first
     needle: str = ""
     predictions: bool = False
+    shape: Shape = "sqrt"  # how colours follow weights
+    sinks: bool = True  # the scale of weights reaches those on sinks
 
 
 @dataclass(frozen=True)
@@ -307,6 +313,9 @@ _STEPS: dict[str, Callable[[Place, Any, Bounds], Place]] = {
     "previous_mask": lambda place, _, bounds: _at(place, mask=(place.spot.mask - 1) % bounds.masks),
     "digits": lambda place, _, _bounds: replace(place, digits=not place.digits),
     "display": lambda place, value, bounds: replace(place, display=value or _cycle(bounds.displays, place.display, 1)),
+    "scale": lambda place, _, _bounds: replace(place, shape=_cycle([*SHAPES], place.shape, 1)),
+    "sinks": lambda place, _, _bounds: replace(place, sinks=not place.sinks),
+    "lens": lambda place, _, _bounds: replace(place, display=LENS, panel="heads"),
     "zoom_in": partial(_zoom, -1),
     "zoom_out": partial(_zoom, 1),
     "pin": _pin,

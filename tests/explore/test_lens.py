@@ -1,0 +1,117 @@
+"""The lens of explore, its menu of what heads show, and the scale of weights."""
+
+import asyncio
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("textual", reason="textual is not installed")
+
+import attnscope
+from attnscope.studies.explore.saved import report_source
+from attnscope.views.explore.app import ExploreApp
+from attnscope.views.explore.ink import steps
+from tests.explore.proof import lines_of, region_text, settled
+
+TEXT = "She sat by the [MASK] of the river"
+
+
+@pytest.fixture(scope="module")
+def report():
+    return attnscope.inspect(TEXT, layer="all", head="all", stages="scores,masked,weights").data
+
+
+def walk(report, *keys, size=(120, 40), then=lambda app: None):
+    """Press some keys; return the app and what it shows."""
+    app = ExploreApp(report_source(report))
+
+    async def run():
+        async with app.run_test(size=size) as pilot:
+            await settled(app, pilot)
+            for key in keys:
+                await pilot.press(*([key] if isinstance(key, str) else key))
+                await pilot.pause()
+            await settled(app, pilot)
+            shown = {name: lines_of(app, name, True) for name in ("heads", "matrix")}
+            return shown | {"title": region_text(app, "title"), "footer": region_text(app, "footer")}
+
+    return app, asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 60), (80, 24)])
+def test_the_lens_shows_the_cell_in_every_head(report, size):
+    app, shown = walk(report, "g", "down", "home", "right", "right", "a", size=size)
+    spot = app.state.place.spot
+    assert (spot.query, app.state.key) == (1, 2)
+    weights = np.array([head.stages["weights"][1, 2] for head in report.texts[0].heads]).reshape(4, 4)
+    title, _, *lines = shown["heads"]
+    assert "sat ← by" in title
+    percent = ", %" in title
+    rows = [line for line in lines if re.match(r"\W*L\d ", line)][:4]
+    for layer, line in enumerate(rows):
+        texts = line.split(f"L{layer}", 1)[1].replace("◂", " ").replace("│", " ").split()
+        expected = [weight for weight in weights[layer] if weight >= 0.005]
+        assert len(texts) == len(expected)
+        for text, weight in zip(texts, expected, strict=True):
+            assert float(text) / (100 if percent else 1) == pytest.approx(
+                min(weight, 0.99 if percent else 1), abs=0.0051
+            )
+    listed = re.findall(r"\d L(\d)H(\d) ([\d.]+)", " ".join(" ".join(lines).replace("│", " ").split()))
+    order = np.argsort(-weights, axis=None)
+    assert [(int(layer), int(head)) for layer, head, _ in listed[:2]] == [divmod(int(n), 4) for n in order[:2]]
+
+
+def test_a_digit_after_the_key_of_the_lens_goes_to_a_strong_head(report):
+    weights = np.array([head.stages["weights"][1, 2] for head in report.texts[0].heads])
+    second = divmod(int(np.argsort(-weights)[1]), 4)
+    cell = ("g", "down", "home", "right", "right")
+    app, shown = walk(report, *cell, "a")
+    assert "1 to 9" in shown["footer"][0]
+    app, _ = walk(report, *cell, "a", "2")
+    spot = app.state.place.spot
+    assert (spot.layer, spot.head, spot.query, spot.key) == (*second, 1, 2)
+    app, _ = walk(report, *cell, "a", "left", "2")  # another key is itself, and digits are panels again
+    assert app.state.place.panel == "matrix"
+
+
+def test_colours_follow_the_shape_and_leave_sinks_out(report):
+    """Every colour of the matrix is computed again from the weights of its cells."""
+    head = next(head for head in report.texts[0].heads if (head.layer, head.head) == (2, 0))
+    weights = head.stages["weights"]
+    ticks = {
+        "sqrt": np.sqrt,
+        "linear": lambda w: w,
+        "log": lambda w: np.maximum(0, 1 + np.log10(np.maximum(w, 1e-30)) / 3),
+    }
+    for presses, shape in enumerate(("sqrt", "linear", "log", "sqrt")):
+        for sinks in (True, False):
+            app, shown = walk(report, *["L"] * presses, *([] if sinks else ["z"]))
+            state = app.state
+            assert (state.place.shape, state.place.sinks) == (shape, sinks)
+            drawn = state.drawn.stages["weights"]
+            high = 1.0 if sinks else drawn[:, 1:].max()
+            scale = state.scale("exact")
+            expected = ticks[shape](np.clip(drawn / high, 0, 1))
+            np.testing.assert_allclose(steps(drawn, scale) / 64, expected, atol=0.009)
+            assert f"{high:.2f}" in " ".join(shown["matrix"]) or sinks
+    assert weights.shape == (len(TEXT.split()),) * 2
+    _, shown = walk(report, "L")
+    assert "colours follow weights" in shown["title"][0]
+    _, shown = walk(report, "z")
+    assert "sinks are out of the scale" in shown["title"][0]
+
+
+def test_what_heads_show_is_a_menu_with_words(report):
+    app, _ = walk(report, "v", "down", "enter")
+    assert app.state.place.display == "lens"
+    app, _ = walk(report, "v", *"entropy", "enter")
+    assert app.state.place.display == "entropy"
+    from attnscope.views.explore.overlays import displays_of
+
+    numbers = {number.name.replace("_", " "): number for number in app.state.scene.numbers}
+    shown = [name for name, _, _ in displays_of(app)]
+    assert shown[:3] == ["thumbnails", "lens", "roles"]
+    for name, number in numbers.items():
+        assert (name in shown) == (np.ptp(number.values) > 1e-4)
+    assert len(shown) < 3 + len(numbers)  # shares within 16 tokens are 1 in a text of eight
