@@ -108,6 +108,8 @@ def save_vision(folder):
     next(row for row in VISION if row.name == "dinov2_with_registers").save(folder / "my-dinov2")
     next(row for row in PROMPTS if row.name == "qwen2_vl").save(folder / "my-qwen2-vl", template=True)
     Image.fromarray(picture(300, 440)).save(folder / "cat.png")
+    (tiny,) = blocks(DOCS / "images.md", "python")
+    exec(tiny.replace('"my-vit"', repr(str(folder / "my-vit"))))
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +212,7 @@ def test_every_block_is_of_a_kind_that_is_run(page):
         "doctor.md": {"python"},
         "dumps.md": {"python", "sql"},
         "chats.md": {"json"},
+        "images.md": {"python"},
         "rxnmapper.md": {"bash", "python"},
         "other-engines.md": {"python", "cpp"},
     }.get(page.name, set())

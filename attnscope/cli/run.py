@@ -77,7 +77,10 @@ def run(options: Given) -> None:
             if streamed:
                 session.on_generated = _generated_rows(options, on_progress, len(config.texts) > 1)
             report = reporter(config)(config, on_progress, session)
-    display_options = {"ids": options.ids, "percent": options.percent, "least": options.least, "streamed": streamed}
+    display_options = {
+        "ids": options.ids, "percent": options.percent, "least": options.least, "streamed": streamed,
+        "map_scale": options.map_scale,
+    }  # fmt: skip
     deliver(report, options, None, every_head, brief="stages" not in options.typed, **display_options)
 
 

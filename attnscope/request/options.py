@@ -316,6 +316,9 @@ RUN = (
         "(texts, tokens), padded on either side. - reads standard input.", metavar="FILE|-", complete="files"),
     Option("ids", SHOW, "List the tokens with their ids, in tables; json always has them."),
     Option("percent", SHOW, "Write weights as percentages in tables and pictures."),
+    choice("map_scale", SHOW, Literal["row", "max"], "Where the colours of a map on a picture end: row is a share of "
+        "the row that is the same for all heads, so that a head whose weight is on CLS or registers is pale; max is "
+        "the largest patch of each map, which hides how much is elsewhere.", default="row"),
     choice("table", SHOW, Literal["matrices", "contributors", "rows", "columns", "spans"], "Table that a {or_tables} "
         "file holds: matrices (one row per cell of a stage; default), contributors (one row per query and rank), rows "
         "(statistics, one row per query), columns (of a map) or spans (of {spans})."),

@@ -206,13 +206,14 @@ class PictureMap(msgspec.Struct, frozen=True):
 
 
 class Pictures(msgspec.Struct, frozen=True):
-    """Maps on a picture, on one scale."""
+    """Maps on a picture, on one scale unless they are relative."""
 
     maps: Sequence[PictureMap]
     caption: Spans  # whose weights these are, and what colours mean
     # layer and head of each, if they are thumbnails: layers are drawn below each other, heads side by side
     places: Sequence[tuple[int, int]] | None = None
     facts: str = ""  # what the numbers below thumbnails are
+    relative: bool = False  # whether the scale of each map ends at its largest patch
 
 
 class FirstFitting(msgspec.Struct, frozen=True):

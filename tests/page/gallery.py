@@ -1,12 +1,15 @@
-"""Write the pages of docs/gallery, and pictures of one of them: `python -m tests.page.gallery [FOLDER]`."""
+"""Write the pages of docs/gallery, and pictures for the README: `python -m tests.page.gallery [FOLDER]`."""
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from attnscope.cli import main
+from tests.helpers import dinov2
 from tests.page.conftest import find_browser
 
 ROOT = Path(__file__).parent.parent.parent
@@ -17,6 +20,9 @@ IT = "The animal did not cross the street because it was too"
 # The README's pictures: the head that makes "it" read "animal" most, in a light and in a dark browser.
 PICTURED = "smollm2-it", "head=L13H8&query=8&key=1&stage=weights"
 SIZE = {"width": 1280, "height": 800}
+# The figure of docs/images.md: what CLS reads in a picture of a cat, and what a patch at the end of its tail does.
+ON_PICTURE = ["--layer", "11", "--head", "5", "--query", "cls,image:11,8", "--top", "0"]
+_SIDE = 168  # pixels of the picture of a page, which holds all weights of all heads
 
 
 def linked(package: str, ending: str, name: str) -> str:
@@ -40,22 +46,42 @@ def pages() -> dict[str, list[str]]:
         "smollm2-it": ["run", IT, "--model", smollm],
         "spans": ["run", f"{WINTER} She opened the door.", "--spans", "sentences"],
         "heads": ["heads"],
+        "picture": ["run", "--image", "cat.png", "--model", vision(_SIDE), "--layer", "11", "--head", "5"],
     }
 
 
-def write(folder: Path) -> int:
-    """Write every page; return how many could not be."""
-    folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+def vision(side: int) -> str:
+    """Write the vision model into the current folder, and link the picture beside it."""
+    if not dinov2.is_here():
+        raise SystemExit(dinov2.MISSING)
+    Path("cat.png").symlink_to(ROOT / "docs" / "cat.png")
+    return str(dinov2.recover(Path("./dinov2-small"), side))
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """Work in a folder that is removed afterwards."""
     back = Path.cwd()
-    with TemporaryDirectory() as models:
-        os.chdir(models)
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
         try:
-            return sum(
-                main([*args, "-o", str(folder / f"{name}.html"), "--force"]) != 0 for name, args in pages().items()
-            )
+            yield
         finally:
             os.chdir(back)
+
+
+def write(folder: Path) -> int:
+    """Write every page, and the figure of docs/images.md; return how many could not be."""
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with elsewhere():
+        failed = sum(
+            main([*args, "-o", str(folder / f"{name}.html"), "--force"]) != 0 for name, args in pages().items()
+        )
+    figure = str(folder.parent / "images.svg")
+    with elsewhere():
+        arguments = ["run", "--image", "cat.png", "--model", vision(dinov2.SIDE), *ON_PICTURE, "--no-header"]
+        return failed + (main([*arguments, "-o", figure, "--force"]) != 0)
 
 
 def picture(folder: Path) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("PIL", reason="needs: pip install pillow")
 
+from PIL import Image
+
 from tests.helpers import cat_picture, dinov2
 
 pytestmark = pytest.mark.skipif(not dinov2.is_here(), reason=dinov2.MISSING)
@@ -30,5 +32,21 @@ def test_every_layer_of_transformers_equals_onnx_runtime(folder: Path) -> None:
         layers = model(torch.from_numpy(pixels)[None], output_attentions=True).attentions
     differences = [float(np.abs(ours[0].numpy() - theirs).max()) for ours, theirs in zip(layers, expected, strict=True)]
     assert expected[0].shape == (6, 257, 257)
+    assert max(differences[:3] + differences[4:]) < 1e-5, differences
+    assert differences[3] < 4e-5
+
+
+def test_every_layer_of_attnscope_equals_onnx_runtime(folder: Path) -> None:
+    """From the file of the picture on, which the checkpoint's own processor prepares."""
+    from transformers import AutoImageProcessor
+
+    import attnscope
+
+    with Image.open(cat_picture.TARGET) as opened:
+        prepared = AutoImageProcessor.from_pretrained(folder)(opened.convert("RGB"), return_tensors="np")
+    expected = dinov2.attention_weights(prepared["pixel_values"][0].astype(np.float32))
+    report = attnscope.inspect(image=cat_picture.TARGET, model=folder, layer="all", head="all", stages="weights")
+    differences = [float(np.abs(ours - theirs).max()) for ours, theirs in zip(report.weights, expected, strict=True)]
+    assert report.weights.shape == (12, 6, 257, 257)
     assert max(differences[:3] + differences[4:]) < 1e-5, differences
     assert differences[3] < 4e-5

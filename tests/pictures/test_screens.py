@@ -12,7 +12,7 @@ from attnscope.studies.present import present
 from attnscope.views.figure import as_svg
 from attnscope.views.palette import DARK, LIGHT
 from attnscope.views.parts import Pictures
-from attnscope.views.pictures import covered, faint, resized
+from attnscope.views.pictures import covered, faint, percent, resized
 from attnscope.views.scales import Scale
 from attnscope.views.terminal import as_text, draw
 from attnscope.views.terminal.screen import Screen
@@ -80,6 +80,19 @@ def test_the_scale_depends_on_the_number_of_tokens_alone() -> None:
         maps_of(report_on_picture(random_weights(1, 1, TOKENS, seed=n), layer=0, head=0)).maps[0].scale for n in (1, 2)
     }
     assert scales == {Scale(0.0, 1.0, signed=False, shape="sqrt")}
+
+
+def test_the_largest_patch_ends_the_scale_only_if_asked_for_and_says_so() -> None:
+    report = report_on_picture(WEIGHTS, layer=0, head=1)
+    part = maps_of(report, map_scale="max")
+    largest = float(WEIGHTS[0, 1, 0, 2:].max())
+    assert part.maps[0].scale.high == largest
+    screen = as_text([part], 100)
+    assert "relative to the largest of its map" in screen
+    assert f"largest patch {percent(largest)}" in screen
+    svg = as_svg([part])
+    assert "the largest patch of each map" in svg and "% of the row on one patch" not in svg
+    assert "largest patch" not in as_text([maps_of(report)], 100)
 
 
 def test_a_patch_without_weight_shows_the_faint_picture_and_others_its_colour() -> None:

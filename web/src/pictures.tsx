@@ -173,7 +173,7 @@ export function PictureCanvas(props: CanvasProps) {
 const TICKS = [0.25, 0.5, 1];
 
 // The ramp of a map, with the shares that its colours stand for.
-export function PictureLegend({ scale }: { scale: Scale }) {
+export function PictureLegend({ scale, relative = "" }: { scale: Scale; relative?: string }) {
   const colours = ramp(currentTheme(), false);
   const stops = [0, 1, 2, 3, 4, 5, 6, 7, 8].map((n) => css(colours[n * 32]!)).join(",");
   const share = (place: number) => {
@@ -184,12 +184,16 @@ export function PictureLegend({ scale }: { scale: Scale }) {
     <div class="picture-legend">
       <div class="ramp" style={{ background: `linear-gradient(90deg,${stops})` }} />
       <span style={{ left: 0 }}>0</span>
-      {TICKS.map((place) => (
-        <span key={place} style={{ left: `${place * 100}%` }}>
-          {Number((100 * share(place)).toPrecision(2))}
-          {place === 1 ? " % of the row on one patch" : ""}
-        </span>
-      ))}
+      {relative ? (
+        <span style={{ left: "100%" }}>{relative}</span>
+      ) : (
+        TICKS.map((place) => (
+          <span key={place} style={{ left: `${place * 100}%` }}>
+            {Number((100 * share(place)).toPrecision(2))}
+            {place === 1 ? " % of the row on one patch" : ""}
+          </span>
+        ))
+      )}
     </div>
   );
 }
@@ -204,8 +208,9 @@ export interface PicturesNode {
     beside: [string, string][];
     facts: string[];
     query: [number, number] | null;
+    scale: Scale;
   }[];
-  scale: Scale;
+  relative: string;
   facts: string;
   across: number | null;
 }
@@ -220,7 +225,7 @@ export function Pictures({ node, data }: { node: PicturesNode; data: Data }) {
         {node.maps.map((one, n) => {
           const pixels = pixelsOf(data, one.pixels);
           const map = data.matrix(one.weights);
-          const shown = { pixels, map, scale: node.scale, query: one.query, pointed: null };
+          const shown = { pixels, map, scale: one.scale, query: one.query, pointed: null };
           const seen = !small && node.maps.findIndex((other) => other.pixels["@"] === one.pixels["@"]) === n;
           return [
             seen && (
@@ -247,7 +252,7 @@ export function Pictures({ node, data }: { node: PicturesNode; data: Data }) {
         })}
       </div>
       {small && <p class="dim small">below each: {node.facts}</p>}
-      <PictureLegend scale={node.scale} />
+      <PictureLegend scale={node.maps[0]!.scale} relative={node.relative} />
     </section>
   );
 }
@@ -270,6 +275,14 @@ export function mapOf(head: Head, grid: number, query: number): Map2 | null {
     found.set(name, weights ? { rows, columns, at } : null);
   }
   return found.get(name)!;
+}
+
+function largestOf(map: Map2 | null): number {
+  let largest = 0;
+  if (map)
+    for (let r = 0; r < map.rows; r++)
+      for (let c = 0; c < map.columns; c++) if (map.at(r, c) > largest) largest = map.at(r, c);
+  return largest;
 }
 
 export const pictureScale = (scene: Scene, shape: Scale["shape"]): Scale => ({
@@ -332,6 +345,9 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
   const { query } = place.spot;
   const { grids } = scene.data.pictures!;
   const scale = pictureScale(scene, place.shape);
+  // Without sinks, the scale ends at the largest patch.
+  const largest = place.sinks || !head ? 0 : Math.max(...grids.map((_, n) => largestOf(mapOf(head, n, query))));
+  if (largest) scale.high = largest;
   const size = Math.max(160, Math.min(grids.length > 1 ? 260 : 560, room - FRAME));
   const beside = scene.data.pictures!.kinds.filter((_, n) => n >= grids.length);
   const shares = head ? sharesOf(head, query) : [];

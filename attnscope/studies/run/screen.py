@@ -63,7 +63,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
         yield from _model_output(text, settings)
         if thumbnails:
             yield GAP
-            yield from _thumbnails(text)
+            yield from _thumbnails(text, settings)
         else:
             yield from _present_heads(report, text, settings, heat)
         if text.predictions:  # only what is shown is imported
@@ -102,7 +102,7 @@ def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, 
         return
     if settings.brief and are_thumbnails(text) and all(has_maps(text, head) for head in heads):
         yield GAP
-        yield from present_all_maps(text)
+        yield from present_all_maps(text, settings)
         return
     each = [part for head in heads for part in (GAP, *_present_head(report, text, head, settings, heat))]
     if heat or not settings.brief or not are_thumbnails(text):
@@ -110,7 +110,7 @@ def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, 
         return
     option = settings.named("--layer L --head H, or --stage weights", "layer, head, stages")
     omitted = ours(f"not shown: numbers and contributors of {len(heads):,} heads ({option})", "dim")
-    yield FirstFitting([each], [GAP, *_thumbnails(text), paragraph(omitted, remark=True)], lines=_MOST_LINES)
+    yield FirstFitting([each], [GAP, *_thumbnails(text, settings), paragraph(omitted, remark=True)], lines=_MOST_LINES)
 
 
 def _present_head(
@@ -125,7 +125,7 @@ def _present_head(
     on_pictures = has_maps(text, head)
     if on_pictures:
         yield GAP
-        yield from present_maps(text, head)
+        yield from present_maps(text, head, settings)
     if head.pooled is not None and not on_pictures:
         yield GAP
         yield from overview(text, head)
@@ -225,14 +225,14 @@ def are_thumbnails(text: TextReport, *, brief: bool = False) -> bool:
     return numbered and are_drawn and len(text.heads) > limit
 
 
-def _thumbnails(text: TextReport) -> Iterator[ViewPart]:
+def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Yield the weights of every head, on one scale, with the queries and keys of the first, or on the pictures.
 
     The scale is logarithmic for maps of long texts, whose cells are much smaller than 1, as it is for the map of one
     head.
     """
     if all(has_maps(text, head) for head in text.heads):
-        yield from present_all_maps(text)
+        yield from present_all_maps(text, settings)
         return
     if text.words is None:
         axes = token_axis("query", text.tokens, text.queries), token_axis(source_kind(text), text.sources, text.keys)

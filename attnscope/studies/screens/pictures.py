@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from attnscope.findings.arrays import Array
@@ -10,7 +11,9 @@ from attnscope.findings.heads import HeadReport
 from attnscope.findings.images import CLS, ImageGrid, map_of, row_shares
 from attnscope.findings.run import TextReport
 from attnscope.views.parts import PictureMap, Pictures
+from attnscope.views.pictures import percent
 from attnscope.views.scales import Scale
+from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span
 
 _MOST_ROWS = 6  # rows that are drawn one by one; of more, their mean is drawn
@@ -35,15 +38,15 @@ def has_maps(text: TextReport, head: HeadReport) -> bool:
     return bool(text.images) and (head.columns is not None if head.pooled is not None else whole)
 
 
-def present_maps(text: TextReport, head: HeadReport) -> Iterator[Pictures]:
+def present_maps(text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[Pictures]:
     """Present the shown rows of a head as maps on the pictures."""
     scale = picture_scale(text)
     rows = _rows(text, head)
     maps = [_map(text, head, row, grid, scale) for row in rows for grid in text.images]
-    yield Pictures(maps, _caption(rows))
+    yield _scaled(Pictures(maps, _caption(rows)), settings)
 
 
-def present_all_maps(text: TextReport) -> Iterator[Pictures]:
+def present_all_maps(text: TextReport, settings: DisplaySettings) -> Iterator[Pictures]:
     """Present all heads as thumbnails of their maps, for each picture."""
     scale = picture_scale(text)
     rows = [_mean(text, head, _rows(text, head)) for head in text.heads]
@@ -54,7 +57,22 @@ def present_all_maps(text: TextReport) -> Iterator[Pictures]:
         caption = _caption(rows[:1])
         if len(text.images) > 1:
             caption = (Span(f"{grid.prefix}: "), *caption)
-        yield Pictures(maps, caption, places, f"{', '.join(names)}, share of the row outside the picture")
+        facts = f"{', '.join(names)}, share of the row outside the picture"
+        yield _scaled(Pictures(maps, caption, places, facts), settings)
+
+
+def _scaled(pictures: Pictures, settings: DisplaySettings) -> Pictures:
+    """Return pictures whose maps end at their own largest patch, if that was asked for, and say so."""
+    if settings.map_scale == "row":
+        return pictures
+    maps = []
+    for drawn in pictures.maps:
+        largest = float(np.nan_to_num(drawn.weights).max(initial=0.0))
+        facts = drawn.facts if pictures.places is not None else [*drawn.facts, f"largest patch {percent(largest)}"]
+        scale = Scale(0.0, largest, signed=False, shape="sqrt")
+        maps.append(msgspec.structs.replace(drawn, scale=scale, facts=facts))
+    caption = (*pictures.caption[:-1], Span("  the colour of a patch is relative to the largest of its map", "dim"))
+    return msgspec.structs.replace(pictures, maps=maps, caption=caption, relative=True)
 
 
 def picture_scale(text: TextReport) -> Scale:

@@ -11,7 +11,7 @@ from attnscope.views.figure.labels import BAR
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.palette import LIGHT
 from attnscope.views.parts import PictureMap, Pictures
-from attnscope.views.pictures import faint, patch_colour, percent, ticks
+from attnscope.views.pictures import RELATIVE, UNIT, faint, patch_colour, percent, ticks
 from attnscope.views.scales import Scale
 from attnscope.views.spans import Span, Spans, ours
 
@@ -29,7 +29,7 @@ def draw_pictures(canvas: Canvas, pictures: Pictures) -> None:
         canvas.paragraph(ours(f"below each: {pictures.facts}", "dim"), size=SMALL)
     else:
         _draw_maps(canvas, pictures.maps)
-    _draw_scale(canvas, pictures.maps[0].scale)
+    _draw_scale(canvas, pictures.maps[0].scale, relative=pictures.relative)
 
 
 def _draw_maps(canvas: Canvas, maps: Sequence[PictureMap]) -> None:
@@ -123,10 +123,14 @@ def _draw_heads(canvas: Canvas, maps: Sequence[PictureMap], places: Sequence[tup
     canvas.y += step * len(layout.rows)
 
 
-def _draw_scale(canvas: Canvas, scale: Scale) -> None:
+def _draw_scale(canvas: Canvas, scale: Scale, *, relative: bool) -> None:
     canvas.y += 6
     canvas.frame(MARGIN, canvas.y, BAR, 8, f"url(#{RAMPS[0]})")
-    for place, name in ticks(scale):
+    if relative:
+        canvas.text(MARGIN + BAR + 6, canvas.y + 8, ours(RELATIVE, "dim"), size=SMALL)
+        canvas.y += 10
+        return
+    for place, name in ticks(scale, relative=False):
         canvas.text(MARGIN + BAR * place, canvas.y + 8 + SMALL, ours(name), size=SMALL, anchor="middle")
-    canvas.text(MARGIN + BAR + 16, canvas.y + 8, ours("% of the row on one patch", "dim"), size=SMALL)
+    canvas.text(MARGIN + BAR + 16, canvas.y + 8, ours(UNIT, "dim"), size=SMALL)
     canvas.y += 10 + SMALL

@@ -12,7 +12,7 @@ from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.numbers import MASKED, number_text
 from attnscope.views.page.container import Container
 from attnscope.views.page.elements import Element, element, hidden_heading, meter, plain, scrolling, spans_of, text_of
-from attnscope.views.pictures import percent
+from attnscope.views.pictures import RELATIVE, percent
 from attnscope.views.scales import LogScale, strip_scale
 
 Node = dict[str, Any] | Element
@@ -241,6 +241,7 @@ def _pictures(pictures: parts.Pictures, container: Container) -> list[Node]:
             "beside": [[name, percent(share)] for name, share in drawn.shares],
             "facts": list(drawn.facts),
             "query": drawn.query,
+            "scale": {"low": 0, "high": drawn.scale.high, "signed": False, "shape": "sqrt"},
         }
         nodes.append(node)
     return [
@@ -248,7 +249,7 @@ def _pictures(pictures: parts.Pictures, container: Container) -> list[Node]:
             "k": "pictures",
             "caption": spans_of(pictures.caption),
             "maps": nodes,
-            "scale": {"low": 0, "high": pictures.maps[0].scale.high, "signed": False, "shape": "sqrt"},
+            "relative": RELATIVE if pictures.relative else "",
             "facts": pictures.facts,
             "across": None if pictures.places is None else len(lay_out_heads(pictures.places).columns),
         }

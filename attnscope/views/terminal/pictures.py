@@ -16,7 +16,7 @@ from attnscope.findings.arrays import Array
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.palette import Surface
 from attnscope.views.parts import PictureMap, Pictures
-from attnscope.views.pictures import covered, percent, resized, ticks, two_digits
+from attnscope.views.pictures import RELATIVE, UNIT, covered, percent, resized, ticks, two_digits
 from attnscope.views.scales import Scale, needs_black, pool_largest
 from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style
 from attnscope.views.terminal.screen import Screen, flow
@@ -64,7 +64,7 @@ def draw_pictures(screen: Screen, pictures: Pictures) -> None:
         _draw_heads(screen, pictures.maps, pictures.places, pictures.facts)
     else:
         _draw_maps(screen, pictures.maps)
-    screen.put(Text.assemble(*legend_pieces(pictures.maps[0].scale, screen)))
+    screen.put(Text.assemble(*legend_pieces(pictures.maps[0].scale, screen, relative=pictures.relative)))
 
 
 def _lines(rows: Sequence[Pieces]) -> Lines:
@@ -247,16 +247,18 @@ def _shaded_rows(picture: PictureMap, look: Terminal) -> list[Pieces]:
     return [[(edge, Style())], *lines, [(edge, Style())]]
 
 
-def legend_pieces(scale: Scale, look: Terminal) -> Pieces:
-    """Return what the colours of patches mean."""
-    unit = " % of the row on one patch"
+def legend_pieces(scale: Scale, look: Terminal, *, relative: bool = False) -> Pieces:
+    """Return what the colours of patches mean; see Pictures."""
+    unit = "" if relative else f" {UNIT}"
+    if relative and not look.colours:
+        return [(f"0 {SHADES} {RELATIVE}", Style())]
     if not look.colours:
         steps = [
             f"[{shade * 2}] {two_digits(100 * scale.value((n + 1) / len(SHADES)))} " for n, shade in enumerate(SHADES)
         ]
         return [*((step, Style()) for step in steps), (f"{unit[1:]}, at most", Style(dim=True))]
     pieces: Pieces = [("0 ", Style())]
-    for (start, _), (end, name) in pairwise(ticks(scale)):
+    for (start, _), (end, name) in pairwise(ticks(scale, relative=relative)):
         cells = max(1, round((end - start) * _RAMP))
         for n in range(cells):
             place = start + (end - start) * (n + 0.5) / cells

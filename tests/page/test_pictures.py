@@ -1,0 +1,91 @@
+"""Pages with pictures in a browser: what is drawn, pointed at and chosen."""
+
+import numpy as np
+import pytest
+
+from attnscope.studies.formats import page
+from attnscope.studies.run.every_head import EveryHead
+from attnscope.views.palette import DARK, LIGHT
+from attnscope.views.pictures import covered, percent
+from attnscope.views.scales import Scale
+from tests.helpers.pictures import COLUMNS, ROWS, pixels, random_weights, report_on_picture
+
+TOKENS = 2 + ROWS * COLUMNS
+WEIGHTS = random_weights(2, 3, TOKENS)
+COLOUR = """(canvas, [x, y]) => {
+    const dots = canvas.width / canvas.clientWidth;
+    return [...canvas.getContext('2d').getImageData(x * dots, y * dots, 1, 1).data].slice(0, 3);
+}"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A page of L1H2, with all weights of the other heads."""
+    report = report_on_picture(WEIGHTS, layer=1, head=2)
+    every_head = EveryHead(report_on_picture(WEIGHTS, layer="all", head="all", stages="weights"), [None])
+    path = tmp_path_factory.mktemp("pages") / "picture.html"
+    path.write_bytes(b"".join(page(report, {"every_head": every_head})))
+    return path
+
+
+def shares(shown):
+    found = shown.locator(".picture-panel [data-share]").all()
+    return {one.get_attribute("data-share"): one.text_content() for one in found}
+
+
+def expected(row):
+    row = row.astype(float)
+    return {"patches": percent(row[2:].sum()), "CLS": percent(row[0]), "registers": percent(row[1])}
+
+
+def middle(canvas, row, column):
+    """Where a patch is on the canvas, from its corner, beside the frame that marks one."""
+    box = canvas.bounding_box()
+    return (column + 0.3) * box["width"] / COLUMNS, (row + 0.3) * box["height"] / ROWS
+
+
+@pytest.mark.parametrize(("theme", "surface"), [("light", LIGHT), ("dark", DARK)])
+def test_every_patch_has_the_colour_of_its_weight(open_page, path, theme, surface):
+    shown = open_page(path, theme=theme).page
+    canvas = shown.locator("#panel-matrix")
+    scale = Scale(0.0, 1.0, signed=False, shape="sqrt")
+    drawn = covered(pixels(), WEIGHTS[1, 2, 0, 2:].reshape(ROWS, COLUMNS), scale, surface)
+    for row in range(ROWS):
+        for column in range(COLUMNS):
+            colour = canvas.evaluate(COLOUR, middle(canvas, row, column))
+            wanted = drawn[int((row + 0.3) * 6), int((column + 0.3) * 6)]
+            # A ramp of 257 colours, against one without steps.
+            assert np.abs(np.array(colour) - wanted.astype(int)).max() <= 4, (row, column)
+
+
+def test_shares_stand_beside_the_picture_and_a_click_makes_a_patch_the_query(open_page, path):
+    shown = open_page(path).page
+    canvas = shown.locator("#panel-matrix")
+    assert shares(shown) == expected(WEIGHTS[1, 2, 0])
+    x, y = middle(canvas, 1, 2)
+    canvas.hover(position={"x": x, "y": y})
+    weight = WEIGHTS[1, 2, 0, 2 + COLUMNS + 2]
+    assert f"image row 1, column 2: {percent(float(weight))}" in shown.locator(".said-patch").text_content()
+    canvas.click(position={"x": x, "y": y})
+    assert shares(shown) == expected(WEIGHTS[1, 2, 2 + COLUMNS + 2])
+    canvas.press("ArrowLeft")
+    assert shares(shown) == expected(WEIGHTS[1, 2, 2 + COLUMNS + 1])
+    shown.get_by_role("button", name="weights of registers").click()
+    assert shares(shown) == expected(WEIGHTS[1, 2, 1])
+
+
+def test_heads_that_are_not_exact_show_their_rounded_weights(open_page, path):
+    shown = open_page(path).page
+    shown.keyboard.press("[")
+    found = {name: float(share.rstrip(" %")) / 100 for name, share in shares(shown).items()}
+    row = WEIGHTS[1, 1, 0].astype(float)
+    assert found["CLS"] == pytest.approx(row[0], abs=2 * np.sqrt(row[0]) * 0.5 / 255 + 0.006)
+    assert sum(found.values()) == pytest.approx(1, abs=0.03)
+
+
+def test_the_matrix_is_a_click_away_and_back(open_page, path):
+    shown = open_page(path).page
+    shown.get_by_role("button", name="matrix", exact=True).click()
+    assert shown.locator(".picture-panel").count() == 0
+    shown.get_by_role("button", name="picture", exact=True).click()
+    assert shown.locator(".picture-panel").count() == 1
