@@ -135,8 +135,7 @@ TEXTS = (
         metavar="FILE|-", complete="files", brief="Read the messages of a chat (JSON)."),
     Option("image", TEXT, "Picture that belongs to the text, or that a vision model sees in place of one (PNG, JPEG, "
         "WebP …; install attnscope[images]). Repeatable. Its patches are tokens whose names are places, such as "
-        "image:3,4 (row 3, column 4).", metavar="FILE", complete="files", several="yes",
-        brief="Picture beside, or in place of, the text."),
+        "image:3,4 (row 3, column 4).", metavar="FILE", complete="files", several="yes"),
     Option("keep_newline", TEXT,
         "Keep the last newline of standard input; otherwise it is left out, since echo adds one."),
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),

@@ -16,6 +16,7 @@ from attnscope.views.scales import Scale
 from attnscope.views.spans import Span, Spans, ours
 
 _SIDE = 224.0  # width of a picture
+_LEAST = 120.0  # of one on a page whose width is named
 _SMALLEST = 36.0  # width of a thumbnail
 _LARGEST = 84.0
 
@@ -41,34 +42,47 @@ def _draw_maps(canvas: Canvas, maps: Sequence[PictureMap]) -> None:
             shown.add(key)
             drawn.append((picture, None))
         drawn.append((picture, picture.title))
-    across = max(1, int((canvas.limit - 2 * MARGIN + GAP) // (_SIDE + GAP)))
+    room = canvas.limit - 2 * MARGIN + GAP
+    across = max(1, int(room // ((_LEAST if canvas.fixed else _SIDE) + GAP)))
+    side = _SIDE
+    if canvas.fixed:  # pictures of equal size fill the page
+        across = min(across, len(drawn))
+        side = room / across - GAP
     for start in range(0, len(drawn), across):
         top = canvas.y
         for n, (picture, title) in enumerate(drawn[start : start + across]):
-            canvas.y = max(canvas.y, _draw_map(canvas, picture, title, MARGIN + n * (_SIDE + GAP), top))
+            canvas.y = max(canvas.y, _draw_map(canvas, picture, title, (MARGIN + n * (side + GAP), top, side)))
         canvas.y += GAP
 
 
-def _draw_map(canvas: Canvas, picture: PictureMap, title: Spans | None, x: float, y: float) -> float:
-    """Draw a picture, or its map with the shares of the row below it; return the lower edge."""
+def _draw_map(canvas: Canvas, picture: PictureMap, title: Spans | None, place: tuple[float, float, float]) -> float:
+    """Draw a picture, or its map with the shares of the row below it; return the lower edge.
+
+    `place`: The left edge, the upper edge and the width.
+    """
+    x, y, side = place
     rows, columns = picture.weights.shape
     height, width, _ = picture.pixels.shape
-    down = _SIDE * float(height) / float(width)
-    canvas.text(x, y + SIZE, ours("the picture, as the model saw it", "dim") if title is None else title)
+    down = side * float(height) / float(width)
+    seen = "the picture, as the model saw it"
+    if text_width(seen) > side:
+        seen = "the picture"
+    for line in wrap(ours(seen, "dim") if title is None else title, side, SIZE)[:1]:
+        canvas.text(x, y + SIZE, line)
     y += SIZE + 5
     if title is None:
-        _draw_pixels(canvas, picture.pixels, x, y, _SIDE, down)
+        _draw_pixels(canvas, picture.pixels, x, y, side, down)
         return y + down
-    _draw_pixels(canvas, faint(picture.pixels, LIGHT).round().astype("uint8"), x, y, _SIDE, down)
-    cell = _SIDE / columns, down / rows
-    for row, line in enumerate(picture.weights.tolist()):
-        for column, weight in enumerate(line):
+    _draw_pixels(canvas, faint(picture.pixels, LIGHT).round().astype("uint8"), x, y, side, down)
+    cell = side / columns, down / rows
+    for row, weights in enumerate(picture.weights.tolist()):
+        for column, weight in enumerate(weights):
             colour, cover = patch_colour(weight, picture.scale, LIGHT)
             if cover:
                 corner = f'x="{x + column * cell[0]:.2f}" y="{y + row * cell[1]:.2f}"'
                 size = f'width="{cell[0]:.2f}" height="{cell[1]:.2f}"'
                 canvas.put(f'<rect {corner} {size} fill="#{bytes(colour).hex()}" fill-opacity="{cover:.2f}"/>')
-    canvas.frame(x, y, _SIDE, down)
+    canvas.frame(x, y, side, down)
     if picture.query is not None:
         row, column = picture.query
         corner = f'x="{x + column * cell[0]:.2f}" y="{y + row * cell[1]:.2f}"'
@@ -79,7 +93,7 @@ def _draw_map(canvas: Canvas, picture: PictureMap, title: Spans | None, x: float
     for n, (name, share) in enumerate(picture.shares):
         said += [Span(" · " * bool(n) + f"{name} "), Span(percent(share), "bold")]
     numbers = ours(" · ".join(picture.facts), "dim")
-    for below in [*wrap(tuple(said), _SIDE, SIZE), *wrap(numbers, _SIDE, SIZE)]:
+    for below in [*wrap(tuple(said), side, SIZE), *wrap(numbers, side, SIZE)]:
         y += SIZE * 1.35
         canvas.text(x, y, below)
     return y + 3
