@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -15,10 +15,12 @@ from attnscope.batch.header import CHARACTERS_OF_A_TOKEN
 from attnscope.engines.arrays.making import from_file
 from attnscope.findings.codec import decode_json
 from attnscope.request.chat import CHAT_KEYS, MESSAGES, chat_of
+from attnscope.request.media import MediaFile
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import TextInput
 from attnscope.request.text_files import MAX_LINE, decode_line, read_lines
 
+PICTURE = "image"  # member of a record that names its picture, or a list of pictures
 _BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
 _DEEPEST = 100  # levels of a JSON line
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets
@@ -124,6 +126,8 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
     elif MESSAGES in members:
         chat_members = {key: _member(members.pop(key), Any, key) for key in CHAT_KEYS if key in members}
         values = {"text": "", "chat": chat_of(chat_members, MESSAGES)}
+    elif PICTURE in members:
+        values = {"text": ""}
     else:
         hint = f"set {arg('column')} to the member that holds the text"
         raise AttnscopeError(f"no member '{column}' or '{MESSAGES}'", hint=hint)
@@ -133,6 +137,17 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
         # A number such as 1e999, copied as it is, would make the whole dump unreadable.
         _member(data, Any, key)
     return values, members
+
+
+def pictures_of(fields: Mapping[str, Any]) -> tuple[MediaFile, ...]:
+    """Return the pictures that a record names as its member `image`: a file, or a list of files."""
+    value = fields.get(PICTURE)
+    if value is None:
+        return ()
+    names = _member(value, str | list[str], PICTURE) if isinstance(value, msgspec.Raw) else value
+    if not isinstance(names, str | list) or not all(isinstance(name, str) for name in names):
+        raise AttnscopeError(f"{PICTURE}: is no file", hint="give the path of a picture, or a list of paths")
+    return tuple(MediaFile("image", name, name) for name in ([names] if isinstance(names, str) else names))
 
 
 def _member(data: Any, value_type: Any, key: str | None) -> Any:

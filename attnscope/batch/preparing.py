@@ -10,7 +10,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import parse_json
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import Settings
-from attnscope.batch.items import Item
+from attnscope.batch.items import Item, pictures_of
 from attnscope.batch.records import Record
 from attnscope.batch.windows import record_of
 from attnscope.checkpoints.source import ModelSource
@@ -20,7 +20,7 @@ from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import parse_indices, parse_positions
 from attnscope.request.spans import SpanRange, parse_spans, ranges_of
 from attnscope.run.plan import present_layers
-from attnscope.run.rendering import render_text
+from attnscope.run.rendering import read_media
 from attnscope.run.session import Session
 from attnscope.run.text_plan import TextPlan, plan_text
 from attnscope.studies.ablate.other_texts import plan_others
@@ -119,7 +119,10 @@ class TextPreparer:
     def prepare(self, item: Item) -> PreparedText | Record:
         """Tokenize a text and plan what is shown of it, or return the record of a text that is skipped."""
         assert item.text is not None
-        item = replace(item, text=render_text(item.text, self._source))
+        text = item.text
+        if self._source.read_media is not None:
+            text = msgspec.structs.replace(text, media=pictures_of(item.fields))
+        item = replace(item, text=read_media(text, self._source))
         assert item.text is not None
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"

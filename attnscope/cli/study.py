@@ -45,7 +45,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                 of_run = Given(**{option: value for option, value in vars(side).items() if option not in command.own})
                 config = run_config(texts[min(index, len(texts) - 1)], of_run)
                 lines = lambda path: texts_of_file(path, quiet=options.quiet)  # noqa: E731
-                built_in = call.texts == "typed" and side.text is None
+                built_in = call.texts == "typed" and not _has_text(side)
                 json_of = partial(read_json, quiet=options.quiet)
                 session = _session(config, command, on_progress) if walks else None
                 request = Request(config, vars(side), is_table(side), on_progress, session, lines, built_in, json_of)
@@ -72,6 +72,11 @@ def _session(config: "RunConfig", command: StudyCommand, on_progress: Any) -> "S
     return Session(texts, on_progress)
 
 
+def _has_text(options: Given) -> bool:
+    """Tell whether a text was typed, or a picture takes its place."""
+    return options.text is not None or bool(getattr(options, "image", ()))
+
+
 def _texts(options: Given, call: Call, command: StudyCommand) -> "tuple[TextInput, ...]":
     from attnscope.cli.run_config import read_texts, texts_of_file
 
@@ -79,7 +84,7 @@ def _texts(options: Given, call: Call, command: StudyCommand) -> "tuple[TextInpu
         return ()
     if call.texts == "file":
         return texts_of_file(options.file, quiet=options.quiet)
-    if call.texts == "typed" and options.text is None:
+    if call.texts == "typed" and not _has_text(options):
         text_options = (Given(**{**vars(options), "text": text}) for text in imported(command.built_in))
         return tuple(text for one in text_options for text in read_texts(one))
     return read_texts(options, built_in=call.texts == "built-in")

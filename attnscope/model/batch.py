@@ -118,12 +118,14 @@ def make_batch(
 def join_media(media: Sequence[Mapping[str, Any]], longest: int, device: torch.device) -> dict[str, Tensor]:
     """Join the inputs of texts along their first axis; `longest` is the length of the longest text."""
     joined: dict[str, list[Tensor]] = {}
+    types = {name: np.zeros((1, 0), dtype=np.int64) for inputs in media for name in inputs if name.endswith(_TYPES)}
     for inputs in media:
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+        # A text without pictures has tokens, and nothing else, to add.
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in (types | {**inputs}).items()}
         for name, tensor in padded_media(tensors, longest).items():
             joined.setdefault(name, []).append(tensor)
     for name, of_texts in joined.items():
-        if len(of_texts) < len(media) or len({tensor.shape[1:] for tensor in of_texts}) > 1:
+        if len({tensor.shape[1:] for tensor in of_texts}) > 1:
             message = f"the pictures or sounds of these texts have different sizes or numbers ({name})"
             raise AttnscopeError(message, hint="run the texts one by one")
     return {name: torch.cat(of_texts).to(device) for name, of_texts in joined.items()}

@@ -497,7 +497,7 @@ CHECK = (
     replace(TEXTS[0], group=OTHER,
         help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds.",
         brief="Text to run on; default: built-in ones."),
-    TEXTS[-1],
+    *(replace(option, brief="") for option in TEXTS if option.name in ("image", "context")),
     _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}.",
         brief="Largest allowed difference."),
     DATA_FORMAT, replace(JSON, brief=JSON.help), replace(FILE_OUT, brief="Write to a file: .json or .txt."),

@@ -26,7 +26,7 @@ from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import ALL
 from attnscope.run.plan import make_plan
-from attnscope.run.session import ProgressCallback, Session, provenance
+from attnscope.run.session import ProgressCallback, Session, media_inputs, provenance
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.check.laws import laws, projection_difference, row_difference, sdpa_difference
 from attnscope.studies.check.measures import (
@@ -92,7 +92,8 @@ class _CheckedModel:
         """Return texts side by side, by default the checked one."""
         texts = texts or (self.text_plan.tokens,)
         context = self.text_plan.context
-        return make_batch(texts, None if context is None else [context] * len(texts), self.device)
+        media = media_inputs([self.text_plan]) * len(texts)
+        return make_batch(texts, None if context is None else [context] * len(texts), self.device, media=media)
 
 
 def check(
@@ -124,7 +125,10 @@ def check(
     def reference() -> "TransformersModel":
         from attnscope.engines.transformers.reference import load_reference
 
-        return load_reference(source.folder or model, getattr(torch, run.dtype), device, source.part)
+        kept = (
+            model if run.media_kind is not None else source.folder or model
+        )  # an engine of transformers runs pictures
+        return load_reference(kept, getattr(torch, run.dtype), device, source.part)
 
     texts = list[CheckedText]()
     results = list[list[Check]]()
@@ -233,6 +237,8 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
     prefix = "a prefix does not see what follows"
     padded = "padding changes nothing"
     tokens = job.text_plan.tokens
+    if job.text_plan.media is not None:
+        return [skipped_check(name, "a picture cannot be cut in half") for name in (prefix, padded)]
     if len(tokens) < 2:
         return [skipped_check(name, "the text is one token") for name in (prefix, padded)]
     half = tokens[: len(tokens) // 2]

@@ -1,0 +1,84 @@
+"""Commands on pictures: check passes, dumps take a picture from a record, and the command line reads files."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnscope
+from attnscope.cli import main
+from tests.helpers.tiny_vision import VISION, picture
+from tests.helpers.tiny_vlm import PROMPTS, QUESTION
+
+Image = pytest.importorskip("PIL.Image")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pictures")
+    next(row for row in VISION if row.name == "dinov2_with_registers").save(path / "dinov2")
+    next(row for row in PROMPTS if row.name == "qwen2_vl").save(path / "qwen", template=True)
+    Image.fromarray(picture()).save(path / "cat.png")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+
+
+@pytest.mark.parametrize("words", [["-m", "dinov2"], [QUESTION, "-m", "qwen"]])
+def test_check_passes(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *words, "--image", "cat.png", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    verdicts = {item["name"]: item["verdict"] for item in report["checks"]}
+    assert report["passed"]
+    assert verdicts["equals eager transformers: weights"] == "pass"
+    assert verdicts["padding changes nothing"] == "skipped"
+
+
+def test_dumps_take_pictures_of_records(folder: Path) -> None:
+    records = [{"text": QUESTION, "image": "cat.png"}, {"text": QUESTION}, {"text": "?", "image": ["cat.png"] * 2}]
+    Path("in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*records, {"image": "none.png"}]))
+    assert main(["batch", "in.jsonl", "-m", "qwen", "-o", "out.jsonl", "--stage", "weights", "--quiet"]) == 3
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    by_index = {line["index"]: line for line in lines if "index" in line}
+    assert by_index[3]["error"] == "none.png: no such file"
+    pictures = [["cat.png"], None, ["cat.png", "cat.png"]]
+    for index, (record, files) in enumerate(zip(records, pictures, strict=True)):
+        alone = attnscope.inspect(record["text"], image=files, model="qwen", layer="all", head="all", stages="weights")
+        expected = alone.data.texts[0]
+        assert [token["text"] for token in by_index[index]["tokens"]] == [token.text for token in expected.tokens]
+        dumped = np.array(by_index[index]["stages"]["weights"], dtype=np.float32)
+        np.testing.assert_allclose(dumped, expected.heads.stages["weights"], atol=1e-5)
+
+
+def test_dumps_of_a_vision_model_need_no_text() -> None:
+    Path("seen.jsonl").write_text('{"image": "cat.png"}\n')
+    assert main(["batch", "seen.jsonl", "-m", "dinov2", "-o", "seen-out.jsonl", "--quiet"]) == 0
+    record = json.loads(Path("seen-out.jsonl").read_text().splitlines()[1])
+    assert record["status"] == "ok"
+    assert [token["text"] for token in record["tokens"]][:5] == [
+        "cls",
+        *(f"register:{n}" for n in range(3)),
+        "image:0,0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "a cat", "--image", "cat.png", "-m", "dinov2"], "the model takes a picture alone"),
+        (["run", "-m", "dinov2", "a cat"], "takes no text; pass --image FILE"),
+        (["run", "a cat", "--image", "cat.png"], "riverbank takes texts alone"),
+        (["run", "--image", "cat.png", "--file", "in.txt", "-m", "dinov2"], "cannot be used together"),
+        (["run", "--image", "cat.png", "-m", "dinov2", "--engine", "native"], "takes texts alone"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
