@@ -12,6 +12,20 @@ from attnscope.findings.tokens import LeftOut
 MIXING = "mixing"  # value of --measure
 
 
+class RankedHead(msgspec.Struct, frozen=True):
+    """A head among those that `auto` chose from.
+
+    Attributes:
+        layer: Its layer.
+        head: Its number, or that of a channel.
+        share: Mean over rows of the share of |M| on other tokens, or on the named columns.
+    """
+
+    layer: int
+    head: int
+    share: float
+
+
 class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The matrices M of layers without softmax, whose output is Σ_j M_ij v_j: signed, rows do not sum to 1.
 
@@ -32,6 +46,11 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
             each channel, of their geometric mean. Null if it does not decay.
         write: How strongly the token is written to the state: β of the delta rule, the step Δ of Mamba; null in a layer
             that writes every token as it is.
+        gate: Mean over the numbers of a head's output of the gate's factor on it, behind the norm or before it; null if
+            the layer has none, or computes it where it is not seen.
+        channels: Number of channels of each layer that has a matrix for every channel: its heads are channels, and
+            `mean` is the mean of all of these matrices.
+        ranked: The heads with the largest shares among those that one was chosen from, largest first.
         direct: q·k times decay and write strength: M before the delta rule takes away what the state holds, and without
             what Mamba adds of the token itself. Absent unless a single row is shown.
         pooled: A map that replaces the matrix of a long text. Its numbers are shares of |M|.
@@ -48,6 +67,9 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     size: Annotated[UnitVectors, along("unit", "query")]
     half_life: Annotated[UnitVectors, along("unit", "query")]
     write: Annotated[UnitVectors, along("unit", "query")]
+    gate: Annotated[UnitVectors, along("unit", "query")] | None = None
+    channels: dict[int, int] = {}
+    ranked: list[RankedHead] = []
     by: str = "weight"
     left_out: list[LeftOut] = []
     matrix: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None

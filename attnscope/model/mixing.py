@@ -88,6 +88,17 @@ class MixingInputs:
             some = heads[start : start + size]
             yield some, self._heads(text, torch.tensor(some, device=self.k.device), length)
 
+    def mean(self, text: int, length: int) -> "ChannelMean":
+        """Return the mean over all channels of their matrices."""
+        return ChannelMean(self, text, length)
+
+    def gates(self) -> Tensor:
+        """Mean over its numbers of the gate on each head's output, (B, H, T); NaN if none is seen."""
+        if self.gate is None:
+            return torch.full(self.v.shape[:3], torch.nan)
+        gates: Tensor = self.gate.float().mean(-1)
+        return gates
+
     def _heads(self, text: int, heads: int | Tensor, length: int) -> "HeadMixing":
         groups = heads // (self.n_heads // self.k.shape[1])
         write = None if self.write is None else self.write[text, heads, :length].float()
@@ -101,8 +112,53 @@ class MixingInputs:
         return HeadMixing(q, k, log_decay, write, self.delta, skip, bonus)
 
 
+class Rows:
+    """Something that has a matrix."""
+
+    length: int  # number of tokens
+    matrices = 1  # how many matrices are computed at once
+
+    def rows(self, rows: Sequence[int]) -> Tensor:
+        """Return rows of M, ascending, (R, T)."""
+        raise NotImplementedError
+
+    def blocks(self, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], Tensor]]:
+        """Yield all of these rows of M in blocks, whose memory does not grow with the text."""
+        size = max(1, min(4 * CHUNK, _BLOCK // max(1, self.matrices * self.length)))
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size], self.rows(rows[start : start + size])
+
+
 @dataclass(frozen=True)
-class HeadMixing:
+class ChannelMean(Rows):
+    """The mean over all channels of the matrices of one text, with their signs."""
+
+    inputs: MixingInputs
+    text: int
+    length: int
+    plain: bool = False  # see `direct`
+
+    @property
+    def write(self) -> Tensor | None:
+        """Mean write strength of every token, (T,)."""
+        write = self.inputs.write
+        return None if write is None else write[self.text, :, : self.length].float().mean(0)
+
+    def direct(self) -> "ChannelMean":
+        """Return the same without the skip; see HeadMixing."""
+        return replace(self, plain=True)
+
+    def rows(self, rows: Sequence[int]) -> Tensor:
+        """Return the mean of all channels' rows."""
+        channels = range(self.inputs.n_heads)
+        total = self.inputs.v.new_zeros(len(rows), self.length, dtype=torch.float32)
+        for _, mixing in self.inputs.heads(self.text, channels, self.length):
+            total += (mixing.direct() if self.plain else mixing).rows(rows).sum(0)
+        return total / len(channels)
+
+
+@dataclass(frozen=True)
+class HeadMixing(Rows):
     """What makes the matrix of one head of one text, or of several heads in front of every shape: see MixingInputs."""
 
     q: Tensor  # (T, E)
@@ -114,9 +170,14 @@ class HeadMixing:
     bonus: Tensor | float | None = None
 
     @property
-    def length(self) -> int:
+    def length(self) -> int:  # type: ignore[override]
         """Number of tokens."""
         return self.k.shape[-2]
+
+    @property
+    def matrices(self) -> int:  # type: ignore[override]
+        """Number of heads."""
+        return self.k[..., 0, 0].numel()
 
     def direct(self) -> "HeadMixing":
         """Return the same without what the delta rule takes away and without the skip: decayed products alone."""
@@ -149,12 +210,6 @@ class HeadMixing:
             skip = torch.as_tensor(self.skip, dtype=matrix.dtype, device=index.device)
             matrix[..., torch.arange(len(rows), device=index.device), index] += skip[..., None]
         return matrix
-
-    def blocks(self, rows: Sequence[int]) -> Iterator[tuple[Sequence[int], Tensor]]:
-        """Yield all of these rows of M in blocks, whose memory does not grow with the text."""
-        size = max(1, min(4 * CHUNK, _BLOCK // max(1, self.k[..., 0].numel())))
-        for start in range(0, len(rows), size):
-            yield rows[start : start + size], self.rows(rows[start : start + size])
 
     def _averages(self, rows: Tensor, bonus: Tensor) -> Tensor:
         """Return rows of a layer that averages: see the module docstring."""

@@ -358,6 +358,10 @@ def present_layers(layers: IndexSelection, source: ModelSource) -> IndexSelectio
     """Return a selection among the layers whose attention can be shown."""
     if source.layers is None:
         return layers
+    if not source.layers:
+        kinds = source.config.layer_map
+        hint = f"{spell_map(kinds)} ({spell_legend(kinds)}); attnscope run and attnscope heads show its matrices"
+        raise UsageError("no layer of this model has attention over tokens", where=source.name, hint=hint)
     listed = ",".join(map(str, source.layers[:12])) + ",…" * (len(source.layers) > 12)
     lack = "is not among the given ones"
     hint = f"use some of {listed}, or all"

@@ -283,6 +283,7 @@ def test_what_does_not_apply_is_refused_in_one_sentence(folders):
     folder = folders("qwen3_next")
     refused = {
         "no softmax that a mask could change": {"mask": "window:2"},
+        "no softmax whose scores have a factor": {"scale": 2.0},
         "no softmax from which a token could be hidden": {"hide": "bank"},
         "no softmax, and so no stages": {"stages": ["scores"]},
         "no weights between spans": {"spans": "sentences"},
@@ -300,8 +301,8 @@ def test_what_does_not_apply_is_refused_in_one_sentence(folders):
             attnscope.inspect(TEXT, model=folder, layer=0, **options)
     with pytest.raises(UsageError, match="heads 0 to 3"):
         attnscope.inspect(TEXT, model=folder, layer=0, head=4)
-    with pytest.raises(UsageError, match="takes layers by their numbers, or all"):
-        attnscope.inspect(TEXT, model=folder, measure="mixing")
+    with pytest.raises(UsageError, match="takes layers by their numbers, auto or all"):
+        attnscope.inspect(TEXT, model=folder, measure="mixing", layer="mean")
     with pytest.raises(UsageError, match="layer 1 has no matrix without softmax"):
         attnscope.inspect(TEXT, model=folder, measure="mixing", layer=1)
     with pytest.raises(UsageError, match="no layer of this model has"):

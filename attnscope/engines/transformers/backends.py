@@ -186,6 +186,9 @@ def separates_packs(model: Any) -> bool:
 def load_examined(folder: Folder, dtype: torch.dtype) -> Any:
     """Load a checkpoint with transformers, with its head if it predicts tokens, as `from_pretrained` would."""
     loaded = load_model(folder, dtype)
+    if not any(part.layers for part in loaded.parts.values()):
+        message = "no layer of this model has attention over tokens"
+        raise AttnscopeError(message, where=folder.path, hint="attnscope run and attnscope heads show its matrices")
     model = loaded.predicting or loaded.model
     with quiet():
         for name in ("sdpa", "eager"):

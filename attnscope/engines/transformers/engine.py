@@ -306,6 +306,9 @@ class TransformersEngine:
 
     def describe_mask(self) -> str:
         """Return the model's own mask as it was seen: one expression, or the layers of each."""
+        if not self.layers:
+            # a recurrence reads what came before
+            return "causal"
         by_words: dict[str, list[int]] = {}
         for layer, words in sorted(self.own.items()):
             by_words.setdefault(words, []).append(layer)

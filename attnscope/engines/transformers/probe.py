@@ -84,7 +84,8 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
     """Run a small input, such as two tokens, and see which parts, layers and heads there are."""
     names = {module: name for name, module in model.named_modules()}
     parts, running = _run(model, inputs, where)
-    if through_interface(model) and (not parts or (model.config.is_encoder_decoder and "encoder" not in parts)):
+    unseen = not parts and not running.mixing
+    if through_interface(model) and (unseen or (model.config.is_encoder_decoder and "encoder" not in parts)):
         set_implementation(model, "eager")
         followed, running_followed = _run(model, inputs, where)
         if len(followed) > len(parts):
@@ -92,6 +93,8 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
             parts, running = followed, running_followed
         else:
             set_implementation(model, NAME)
+    if not parts and running.mixing:
+        return {"": _without_attention(running)}
     if not parts:
         raise no_attention_found(model.config.model_type, where)
     changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
@@ -198,6 +201,31 @@ def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str]
         position_bias=any(call.spec.bias_name == RELATIVE for call in inputs),
         listed=name,
         mixing={index: layer for (of_list, index), layer in sorted(running.mixing.items()) if of_list == name},
+    )
+
+
+def _without_attention(running: RunningLayers) -> ModelPart:
+    """Return the only part of a model whose layers all have a matrix without softmax."""
+    name, _ = next(iter(running.mixing))
+    mixing = {index: layer for (of_list, index), layer in sorted(running.mixing.items()) if of_list == name}
+    kinds = running.kinds(name, {})
+    path = mixing[min(mixing)]
+    return ModelPart(
+        n_layers=len(kinds),
+        layers=(),
+        call_layers=(),
+        layer_kinds=kinds,
+        n_heads=1 if path.by_channel else path.n_heads,
+        n_kv_heads=1,
+        d_head=path.width,
+        d_value=path.width,
+        scale=1.0,
+        no_projection="it has no attention",
+        gated=frozenset(),
+        looks_ahead=False,
+        position_bias=False,
+        listed=name,
+        mixing=mixing,
     )
 
 

@@ -1,21 +1,23 @@
 """Keep what is shown of the matrices of one layer without softmax."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from attnscope.findings.heads import HeadRef, run_starts
+from attnscope.findings.mixing import RankedHead
 from attnscope.findings.tokens import Token
-from attnscope.model.mixing import HeadMixing, MixingInputs
+from attnscope.model.mixing import ChannelMean, HeadMixing, MixingInputs
 from attnscope.model.recorders import strongest
 from attnscope.request.run_config import RunConfig
 from attnscope.run.text_plan import TextPlan
 
 _RANKED_ROWS = 64  # rows of a text by which a head is chosen if no rows are shown
-_VECTORS = ("row_sum", "size", "half_life", "write")
+_LISTED = 10  # heads that a choice names
+_VECTORS = ("row_sum", "size", "half_life", "write", "gate")
 _RANKED = ("keys", "mixing", "share", "value")
 
 
@@ -23,7 +25,7 @@ class LayerRecorder:
     """The matrices of some heads of one layer, in every text.
 
     Args:
-        heads: The heads; None to choose the one that reads most from other tokens.
+        heads: The heads, or `mean`, the mean of all channels; None to choose the one that reads most from other tokens.
         check: Stops a run that takes too much memory.
     """
 
@@ -32,8 +34,10 @@ class LayerRecorder:
         run: RunConfig,
         texts: Sequence[TextPlan],
         layer: int,
-        heads: Sequence[int] | None,
+        heads: Sequence[int] | Literal["mean"] | None,
         check: Callable[[], None],
+        *,
+        scored: bool = False,
     ) -> None:
         self._run = run
         self._texts = texts
@@ -49,20 +53,35 @@ class LayerRecorder:
         self.chosen: str | None = None
         self.kept: list[dict[str, list[Any]]] = []  # the arrays of every text by name, one for each unit
         self.done = False
+        self._scored = scored
+        self.ranked: list[RankedHead] = []
+        # of a scored layer, the largest share of |M| that its heads have on other tokens, or on named ones
+        self.score = 0.0
 
     def record(self, inputs: MixingInputs) -> None:
         """Keep what is shown; called once, while the model runs."""
         self.kind = inputs.kind
-        heads = self._choose(inputs) if self._heads is None else self._heads
+        heads: Sequence[int | str] = ["mean"] if self._heads == "mean" else self._choose(inputs, self._heads)
         self.units = [HeadRef(self._layer, head) for head in heads]
         half_lives = inputs.half_lives()
+        gates = inputs.gates()
         for number, text in enumerate(self._texts):
             arrays: dict[str, list[Any]] = {name: [] for name in self.names}
             for head in heads:
                 n = len(text.tokens)
-                one = inputs.one_head(number, head, n)
-                norms = inputs.value_norms[number, head, :n].cpu()
-                vectors = {"half_life": half_lives[number, head, :n].cpu().numpy()}
+                # the mean of channels has their values as one vector, and the mean of their decays
+                one: HeadMixing | ChannelMean
+                if isinstance(head, str):
+                    one = inputs.mean(number, n)
+                    norms = inputs.value_norms[number, :, :n].norm(dim=0).cpu()
+                    half_life = 1 / (1 / half_lives[number, :, :n]).mean(0)
+                    gate = gates[number, :, :n].mean(0)
+                else:
+                    one = inputs.one_head(number, head, n)
+                    norms = inputs.value_norms[number, head, :n].cpu()
+                    half_life = half_lives[number, head, :n]
+                    gate = gates[number, head, :n]
+                vectors = {"half_life": half_life.cpu().numpy(), "gate": gate.cpu().numpy()}
                 vectors["half_life"] = np.where(np.isfinite(vectors["half_life"]), vectors["half_life"], np.nan)
                 write = torch.full((n,), torch.nan) if one.write is None else one.write.cpu()
                 vectors["write"] = write.numpy()
@@ -78,38 +97,50 @@ class LayerRecorder:
     def _vectors(self, text: TextPlan, vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: values[text.queries].astype(np.float32) for name, values in vectors.items()}
 
-    def _choose(self, inputs: MixingInputs) -> list[int]:
-        """Return the head that reads most from other tokens, or from the named ones, on average over rows."""
-        if inputs.n_heads == 1:
-            return [0]
+    def _choose(self, inputs: MixingInputs, heads: Sequence[int] | None) -> Sequence[int]:
+        """Return heads; by default that which reads most from other tokens, or from the named ones, over all rows."""
+        if heads is not None and not self._scored:
+            return heads
+        candidates = range(inputs.n_heads) if heads is None else heads
         named = self._run.key is not None or self._run.auto_key is not None
-        shares = np.zeros(inputs.n_heads)
-        for head in range(inputs.n_heads):
-            of_texts = [self._share(inputs.one_head(n, head, len(text.tokens)), text, named=named)
-                        for n, text in enumerate(self._texts)]  # fmt: skip
-            shares[head] = np.mean(of_texts)
-        head = int(shares.argmax())
+        shares = np.zeros(len(candidates))
+        for number, text in enumerate(self._texts):
+            of_groups = [
+                self._shares(mixing, text, named=named)
+                for _, mixing in inputs.heads(number, candidates, len(text.tokens))
+            ]
+            shares += np.concatenate(of_groups) / len(self._texts)
+        order = np.argsort(-shares, kind="stable")
+        self.score = float(shares[order[0]])
+        what = "layer " * (heads is not None)
         where = "these columns" if named else "other tokens"
-        self.chosen = f"chosen automatically: largest share of |M| on {where} ({shares[head]:.2f})"
-        return [head]
+        self.chosen = f"{what}chosen automatically: largest share of |M| on {where} ({self.score:.2f})"
+        if heads is not None:
+            return heads
+        if len(candidates) == 1:
+            self.chosen = None
+            return candidates
+        self.ranked = [RankedHead(self._layer, int(head), float(shares[head])) for head in order[:_LISTED]]
+        return [int(order[0])]
 
-    def _share(self, one: HeadMixing, text: TextPlan, *, named: bool) -> float:
+    def _shares(self, mixing: HeadMixing, text: TextPlan, *, named: bool) -> np.ndarray:
+        """Return the mean share of |M| on other tokens, or on named ones, of some heads, (h,)."""
         rows = _ranked_rows(text)
         columns = (text.keys if text.auto_keys is None else text.auto_keys) if named else []
-        total = 0.0
-        for of_block, block in one.blocks(rows):
+        total = np.zeros(len(mixing.k))
+        for of_block, block in mixing.blocks(rows):
             self._check()
             size = block.abs()
-            own = torch.tensor(of_block, device=block.device)[:, None]
-            part = size[:, columns].sum(-1) if named else size.sum(-1) - size.gather(1, own)[:, 0]
-            total += float((part / size.sum(-1)).nan_to_num().sum())
+            own = torch.arange(len(of_block)), torch.tensor(of_block)
+            part = size[..., columns].sum(-1) if named else size.sum(-1) - size[:, *own]
+            total += (part / size.sum(-1)).nan_to_num().sum(-1).cpu().double().numpy()
         return total / len(rows)
 
-    def _rows(self, text: TextPlan, one: HeadMixing, norms: Tensor) -> dict[str, np.ndarray]:
+    def _rows(self, text: TextPlan, one: HeadMixing | ChannelMean, norms: Tensor) -> dict[str, np.ndarray]:
         """Return the shown rows, their sums and their strongest sources."""
         eligible = _eligible(text.tokens, special=self._run.special)
         count = min(self._run.top, len(text.tokens))
-        elsewhere = ("half_life", "write", "pooled", "direct")
+        elsewhere = ("half_life", "write", "gate", "pooled", "direct")
         blocks: dict[str, list[Tensor]] = {name: [] for name in self.names if name not in elsewhere}
         for rows, on_device in one.blocks(text.queries):
             self._check()
@@ -136,7 +167,7 @@ class LayerRecorder:
             return _no_rows(blocks, count, len(text.keys))
         return {name: torch.cat(parts).numpy() for name, parts in blocks.items()}
 
-    def _pooled(self, text: TextPlan, one: HeadMixing) -> np.ndarray:
+    def _pooled(self, text: TextPlan, one: HeadMixing | ChannelMean) -> np.ndarray:
         """Return the map of the whole text: shares of |M|, averaged over runs of queries."""
         assert text.pool is not None
         n = len(text.tokens)

@@ -31,7 +31,7 @@ from attnscope.request.selection import (
     parse_indices_or_label,
     parse_positions,
 )
-from attnscope.run.plan import make_plan, memory_demand
+from attnscope.run.plan import make_plan, memory_demand, present_layers
 from attnscope.run.session import ProgressCallback, Session, inspect
 from attnscope.run.text_plan import divide_text
 from attnscope.studies.compare.alignment import align, pair_replaced
@@ -156,6 +156,8 @@ def _with_every_head(
         if array_layers and "layer" in left:  # arrays need not have every layer
             there = set.intersection(*array_layers, set(shared["layer"]))
             if not there:
+                for _, run in runs:
+                    present_layers(run.layer, session.source(run))
                 raise UsageError("the sides have no layer in common", where=arg("layer"))
             every["layer"] = IndexSelection.of(sorted(there))
     return [(label, replace(run, **every)) for label, run in runs], unmatched

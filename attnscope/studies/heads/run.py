@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,7 +143,9 @@ def _record(
     groups = [[texts[n] for n in numbers] for numbers in batches]
     groups += [[random.probes[n].tokens for n in numbers] for numbers in random_batches]
     planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups]
-    plans = plan_passes(run, source, planned, _bytes_kept(heads, groups, len(texts)))
+    # a model without attention is planned as if each layer had it
+    planned_source = source if heads.attention else dataclass_replace(source, layers=None)
+    plans = plan_passes(run, planned_source, planned, _bytes_kept(heads, groups, len(texts)))
     model, device = session.load(plans[0], len(plans))
 
     from attnscope.studies.heads.measure import BLOCKS, ProbePass, Sums, TextPass

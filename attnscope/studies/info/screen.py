@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
+from attnscope.base.layer_kinds import attends, count_attending, spell_legend, spell_map
 from attnscope.findings.info import TOP, TRANSFERRED, CostRow, KnownModels
 from attnscope.findings.row_statistics import STATISTICS
 from attnscope.request.selection import POOL, PRINTED
@@ -118,12 +118,14 @@ def _layer_map(c: "ModelConfig") -> str:
     if not c.layer_kinds and not c.windows:  # however many there are
         return ""
     kinds = c.layer_map
-    if len(set(kinds)) == 1 and len(kinds[0]) == 1:
+    if len(set(kinds)) == 1 and len(kinds[0]) == 1 and attends(kinds[0]):
         return ""
     return f"{spell_map(kinds, whole=True)}  {count_attending(kinds)} ({spell_legend(kinds)})"
 
 
 def _heads(c: "ModelConfig") -> str:
+    if not any(map(attends, c.layer_map)):
+        return ""
     shared = f" that share {c.n_kv_heads} key/value heads" if c.n_kv_heads != c.n_heads else ""
     shared += ", keys and values from --context" * c.cross_attention
     return f"{c.n_heads}{shared}, queries and keys {c.d_head} wide, values {c.d_value} wide"

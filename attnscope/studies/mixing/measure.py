@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import msgspec
 import numpy as np
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from attnscope.model.mixing import MixingInputs
     from attnscope.run.analysis.mixing import LayerRecorder
 
+SelectedHeads = Sequence[int] | Literal["mean"] | None  # None for one that is to be chosen
 _WIDTHS = 8  # queries, keys, values and decays of a token, in numbers of its hidden state
 _BLOCKS = 1 << 26  # bytes of blocks of rows
 
@@ -51,7 +52,7 @@ class _ShowsMixing(Protocol):
 
 def selects_mixing(run: RunConfig, source: ModelSource) -> bool:
     """Tell whether a run is about layers without softmax: all that it names by their numbers are such."""
-    if run.measure == MIXING:
+    if run.measure == MIXING or (source.mixing and source.layers == ()):
         return True
     if run.layer.word or run.layer.slice or source.layers is None or any(low < 0 for low, _ in run.layer.ranges):
         return False
@@ -66,13 +67,15 @@ def measure_mixing(run: RunConfig, progress: ProgressCallback | None = None, ses
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
     heads = selected_heads(run, source)
-    _check_options(run, min(heads))
+    _check_options(run, min(heads), pure=source.layers == ())
     plan = plan_mixing(run, source, heads)
     model, device = session.load(plan)
     batch, engine = prepare(plan, model, device)
     check = memory_check(plan, batch)
+    scored = run.layer.word == "auto"
     recorders = {
-        layer: LayerRecorder(run, plan.text_plans, layer, of_layer, check) for layer, of_layer in heads.items()
+        layer: LayerRecorder(run, plan.text_plans, layer, of_layer, check, scored=scored)
+        for layer, of_layer in heads.items()
     }
 
     def observer(layer: int) -> "Callable[[MixingInputs], None]":
@@ -83,27 +86,38 @@ def measure_mixing(run: RunConfig, progress: ProgressCallback | None = None, ses
         return observe
 
     cast(_ShowsMixing, engine).show_mixing(batch, {layer: observer(layer) for layer in recorders})
-    texts = [_text_report(run, text, number, [*recorders.values()]) for number, text in enumerate(plan.text_plans)]
+    shown = [*recorders.values()]
+    if scored:
+        shown = [max(shown, key=lambda recorder: recorder.score)]
+    channels = {
+        layer: source.mixing[layer].n_heads
+        for layer, recorder in recorders.items()
+        if recorder in shown and source.mixing[layer].by_channel
+    }
+    texts = [_text_report(run, text, number, shown, channels) for number, text in enumerate(plan.text_plans)]
     values = "pooled" if any(text_plan.pool for text_plan in plan.text_plans) else "exact"
     # a recurrence reads what came before
     mask = MaskUse("causal", "causal")
     return Report(provenance(source, run, device, values, warnings_of(plan.text_plans)), mask, texts)
 
 
-def selected_heads(run: RunConfig, source: ModelSource) -> dict[int, Sequence[int] | None]:
+def selected_heads(run: RunConfig, source: ModelSource) -> dict[int, "SelectedHeads"]:
     """Return the heads that a run names in each layer without softmax; None if one of them is to be chosen."""
     kinds = source.config.layer_map
     layers = f"{spell_map(kinds)} ({spell_legend(kinds)})"
     if not source.mixing:
         where = arg("measure", MIXING)
         raise UsageError("no layer of this model has such a matrix without softmax", where=where, hint=layers)
-    if run.layer.word in ("auto", "mean"):
-        message = f"{MIXING} takes layers by their numbers, or all"
+    if run.layer.word == "mean":
+        message = f"{MIXING} takes layers by their numbers, auto or all"
         raise UsageError(message, where=arg("layer"), hint=f"use {min(source.mixing)}: {layers}")
     present = PresentIndices(tuple(source.mixing), "has no matrix without softmax", f"the layers are {layers}")
     selected = replace(run.layer, present=present).numbers(source.config.n_layers, "layer")
-    heads: dict[int, Sequence[int] | None] = {}
+    heads: dict[int, SelectedHeads] = {}
     for layer in selected:
+        if run.head.word == "mean":
+            heads[layer] = _mean_of(layer, source)
+            continue
         of_layer = run.head.numbers(source.mixing[layer].n_heads, "head", by_layer=True)
         if run.head.pairs:
             of_layer = [head for of_head, head in run.head.pairs if of_head == layer]
@@ -111,19 +125,27 @@ def selected_heads(run: RunConfig, source: ModelSource) -> dict[int, Sequence[in
     return heads
 
 
-def _check_options(run: RunConfig, layer: int) -> None:
-    """Refuse options that do not apply to a layer without softmax."""
+def _mean_of(layer: int, source: ModelSource) -> Literal["mean"]:
+    """Return the mean of all channels; of other heads, refuse it."""
+    if not source.mixing[layer].by_channel:
+        hint = f"use {arg('head', 'all')}, or a head"
+        raise UsageError("a mean of signed matrices says little", where=arg("head", "mean"), hint=hint)
+    return "mean"
+
+
+def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
+    """Refuse options that do not apply to a layer without softmax; a `pure` model has no other layers."""
     named = run.stages not in (DEFAULT_STAGES, WALKED, ("weights",), ())
     no_weights = f"layer {layer} has no softmax, and so no weights"
     refused = (
         (run.hide is not None, arg("hide"), f"layer {layer} has no softmax from which a token could be hidden"),
         (not run.own_mask, arg("mask"), f"layer {layer} has no softmax that a mask could change"),
+        (run.scale is not None, arg("scale"), f"layer {layer} has no softmax whose scores have a factor"),
         (bool(run.cuts), arg("cuts"), "cuts are not made while layers without softmax are shown"),
         (named, arg("stages"), f"layer {layer} has no softmax, and so no stages"),
         (run.words, arg("words"), f"{no_weights} to merge"),
         (run.least > 0, arg("least"), f"{no_weights} to receive"),
         (run.spans is not None, arg("spans"), f"{no_weights} between spans"),
-        (run.head.word == "mean", arg("head", "mean"), "a mean of signed matrices says little"),
         (run.by == "projected", arg("by", "projected"), "a norm and a gate stand before the output projection"),
         (run.target is not None, arg("by", "logit"), f"{MIXING} does not take a logit apart"),
         (bool(run.predict), arg("predict"), f"{MIXING} shows no predictions"),
@@ -132,19 +154,20 @@ def _check_options(run: RunConfig, layer: int) -> None:
     )
     for given, where, message in refused:
         if given:
-            hint = f"remove it, or use {arg('layer', 'auto')}, which is a layer with softmax"
+            hint = "remove it" if pure else f"remove it, or use {arg('layer', 'auto')}, which is a layer with softmax"
             raise UsageError(message, where=where, hint=hint)
 
 
-def plan_mixing(run: RunConfig, source: ModelSource, heads: Mapping[int, Sequence[int] | None]) -> RunPlan:
+def plan_mixing(run: RunConfig, source: ModelSource, heads: Mapping[int, "SelectedHeads"]) -> RunPlan:
     """Plan the pass, checked against the texts and the memory."""
     request = msgspec.structs.replace(run, layer=AUTO, head=AUTO, predict=False)
     texts = plan_texts(request, source)
-    plan = plan_for_texts(request, source, texts)
+    # a model without attention is planned as if each layer had it
+    plan = plan_for_texts(request, replace(source, layers=None) if source.layers == () else source, texts)
     n_layers_run = 1 + max(heads)
     longest = max(len(text.tokens) for text in texts)
     work = n_layers_run * layer_parameters(source.config) * sum(len(text.tokens) for text in texts)
-    units = sum(1 if of_layer is None else len(of_layer) for of_layer in heads.values())
+    units = sum(1 if of_layer in (None, "mean") else len(of_layer) for of_layer in heads.values())
     cells = units * sum(
         len(text.queries) * (len(text.keys) + 4 * run.top + 4) + (text.pool or 0) ** 2 for text in texts
     )
@@ -158,7 +181,9 @@ def plan_mixing(run: RunConfig, source: ModelSource, heads: Mapping[int, Sequenc
     return replace(plan, run=run, n_layers_run=n_layers_run, multiplications=work, memory=memory)
 
 
-def _text_report(run: RunConfig, text_plan: TextPlan, number: int, recorders: "Sequence[LayerRecorder]") -> TextReport:
+def _text_report(
+    run: RunConfig, text_plan: TextPlan, number: int, recorders: "Sequence[LayerRecorder]", channels: dict[int, int]
+) -> TextReport:
     arrays = {name: [a for recorder in recorders for a in recorder.kept[number][name]] for name in recorders[0].names}
     stacked: dict[str, Any] = {name: np.stack(each) for name, each in arrays.items()}
     pooled = None
@@ -173,6 +198,8 @@ def _text_report(run: RunConfig, text_plan: TextPlan, number: int, recorders: "S
         by=run.by,
         left_out=[] if run.special else [*LEFT_OUT],
         pooled=pooled,
+        channels=channels,
+        ranked=[head for recorder in recorders for head in recorder.ranked],
         **stacked,
     )
     given = run.texts[text_plan.number]

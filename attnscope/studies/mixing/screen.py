@@ -14,23 +14,25 @@ from attnscope.studies.screens.header import RANDOM_WEIGHTS
 from attnscope.studies.screens.overview import weight_map
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import NO_WEIGHT, Digits, column_texts, digits_for, written
-from attnscope.views.parts import GAP, Bar, Bars, Column, Matrices, Panel, Table, ViewPart, paragraph
+from attnscope.views.parts import GAP, Bar, Bars, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale, scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours
 
 # names of how strongly a token is written, by kind of layer
-WRITES = {"gated delta": "β", "kimi delta": "β", "mamba": "Δ"}
+WRITES = {"gated delta": "β", "kimi delta": "β", "mamba": "Δ", "mamba-1": "Δ"}
 _MEANING = "half-life: tokens until half of the state is left, at the decay of this token"
 _WRITTEN = {"β": "; β: how much of it is written", "Δ": "; Δ: the step with which it is written"}
 _FORMULAS = {
     "gated delta": "M = tril(QKᵀ⊙Γ) (I + tril(β KKᵀ⊙Γ, −1))⁻¹ β",
     "kimi delta": "M = tril(QKᵀ⊙Γ) (I + tril(β KKᵀ⊙Γ, −1))⁻¹ β, Γ of each channel",
     "mamba": "M = tril(CBᵀ⊙Γ) Δ + D",
+    "mamba-1": "M = tril(CBᵀ⊙Γ) Δ + D, Γ of each state",
+    "rwkv": "M = softmax(k + decay), with u on the token itself",
     "lightning": "M = tril(QKᵀ⊙Γ)",
 }
 # what stands beside the decayed products of a row
-_RESTS = {"gated delta": "delta rule", "kimi delta": "delta rule", "mamba": "skip"}
+_RESTS = {"gated delta": "delta rule", "kimi delta": "delta rule", "mamba": "skip", "mamba-1": "skip"}
 _MOST_OF_LAYER = 3  # heads that are drawn one below another
 SHARE = "share of |M|"  # name of the numbers of thumbnails and maps
 
@@ -48,6 +50,7 @@ def present_mixing(report: Report, text: TextReport, settings: DisplaySettings, 
     for unit in every:
         yield GAP
         yield _title(report, text, mixing, unit, settings)
+        yield from _ranked(mixing, unit, settings)
         yield from _present_head(text, mixing, unit, settings, heat)
 
 
@@ -55,13 +58,31 @@ def _title(report: Report, text: TextReport, mixing: Mixing, unit: int, settings
     badge = RANDOM_WEIGHTS if report.provenance.weights == "random" else ()
     of_text = f"text {text.index}  " if len(report.texts) > 1 else ""
     chosen = mixing.chosen[unit] if not settings.data_only else None
-    remarks = f"  {of_text}{mixing.kinds[unit]}" + (f"  {chosen}" if chosen else "")
+    remarks = f"  {of_text}{mixing.kinds[unit]}{_channel(mixing, unit)}" + (f"  {chosen}" if chosen else "")
     return paragraph((Span(_name(mixing, unit), "title"), *badge, *ours(remarks)))
 
 
-def _name(mixing: Mixing, unit: int) -> str:
+def _channel(mixing: Mixing, unit: int) -> str:
+    """Say what a head is in a layer of channels."""
     layer, head = mixing.units[unit]
-    return f"L{layer}H{head}"
+    count = mixing.channels.get(layer) if isinstance(layer, int) else None
+    if count is None:
+        return ""
+    return f", mean of the matrices of all {count:,} channels" if head == "mean" else f", channel {head} of {count:,}"
+
+
+def _ranked(mixing: Mixing, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
+    """List the heads that the shown one was chosen from."""
+    layer = mixing.units[unit].layer
+    heads = [head for head in mixing.ranked if head.layer == layer]
+    if not heads or settings.data_only:
+        return
+    items = [ours(f"H{head.head} {head.share:.2f}") for head in heads]
+    yield Facts([("channels" if layer in mixing.channels else "heads", Text(items, " · "))])
+
+
+def _name(mixing: Mixing, unit: int) -> str:
+    return str(mixing.units[unit])
 
 
 def _present_head(
@@ -158,19 +179,22 @@ def thumbnails(text: TextReport, mixing: Mixing, matrices: Array) -> Matrices:
     axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     drawn = *axes, Scale(0.0, 1.0, False), Digits(2)
     panels = [Panel(SHARE, ours(_name(mixing, unit)), matrix, [], *drawn) for unit, matrix in enumerate(shares)]
-    return Matrices(panels, True, [(int(layer), int(head)) for layer, head in mixing.units])
+    places = [(int(layer), -1 if head == "mean" else int(head)) for layer, head in mixing.units]
+    return Matrices(panels, True, places)
 
 
 def _rows(text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the facts of every row: how long its state lasts, how strongly it is written, and the sums of the row."""
     write = WRITES.get(mixing.kinds[unit])
+    meaning = _MEANING + (_WRITTEN[write] if write else "")
     columns = [_column("half-life", mixing.half_life[unit], settings, none="∞")]
     if write is not None:
         columns.append(_column(write, mixing.write[unit], settings))
+    if mixing.gate is not None and np.isfinite(mixing.gate[unit]).any():
+        columns.append(_column("gate", mixing.gate[unit], settings))
+        meaning += "; gate: mean factor on the output"
     columns += [_column("Σ M", mixing.row_sum[unit], settings), _column("Σ |M|", mixing.size[unit], settings)]
-    yield paragraph(
-        (Span("rows", "bold"), *ours(f"  {_MEANING}{_WRITTEN[write] if write else ''}", "dim")), remark=True
-    )
+    yield paragraph((Span("rows", "bold"), *ours(f"  {meaning}", "dim")), remark=True)
     yield Table("query", columns, keys=token_axis("query", text.tokens, text.queries))
 
 

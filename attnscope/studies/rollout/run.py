@@ -46,8 +46,9 @@ def _inspect_layers(
 
 def shows_mixing(run: RunConfig, session: "Session") -> bool:
     """Tell whether a run names layers without softmax."""
-    if run.layer.word or not session.source(run).mixing:
+    source = session.source(run)
+    if not source.mixing:
         return False
     from attnscope.studies.mixing.measure import selects_mixing
 
-    return selects_mixing(run, session.source(run))
+    return selects_mixing(run, source)

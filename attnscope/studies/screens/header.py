@@ -93,7 +93,9 @@ def report_header(
     if provenance.family == "weights":
         text = " these are another program's weights: there are no scores behind them here"
         yield paragraph((Span(" GIVEN, NOT COMPUTED ", "alarm"), Span(text)))
-    sizes = f"{counted(provenance.n_layers, 'layer')} × {counted(provenance.n_heads, 'head')}"
+    sizes = counted(provenance.n_layers, "layer")
+    if provenance.attending:
+        sizes += f" × {counted(provenance.n_heads, 'head')}"
     usual = {"cpu", "float32"} if not settings.verbose else set()
     machine = [value for value in (provenance.device, provenance.dtype) if value not in usual]
     are_given = provenance.weights == "given"
