@@ -142,6 +142,7 @@ def test_other_commands_refuse_a_model_without_attention_in_one_sentence(folders
         ["batch", str(texts), "-o", str(tmp_path / "a.jsonl")],
     ]
     for command in commands:
+        capsys.readouterr()
         assert main([*command, "--model", folder]) in (1, 2), command
         error = capsys.readouterr().err.strip()
         assert error.count("\n") == 0
