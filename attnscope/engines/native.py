@@ -13,6 +13,7 @@ from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import LayerModules, attention_of, modules_of
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.layers import KeyValueCache
+from attnscope.model.logit_parts import StreamCapture
 from attnscope.model.masks import build_mask, intersect
 from attnscope.model.module_hooks import listening
 from attnscope.model.positions import same_rotation
@@ -81,6 +82,9 @@ class NativeEngine:
 
     def final_states(self, hidden: Tensor) -> Tensor:
         return self.stack.final_states(hidden)
+
+    def residual_stream(self, batch: Batch, positions: Sequence[int]) -> StreamCapture:
+        return StreamCapture(self.stack, positions)
 
     def continuation(self, media: Mapping[str, Tensor] | None = None) -> "NativeContinuation":
         return NativeContinuation(self.stack, self._masks()[1])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.cuts import Variant
 from attnscope.model.head_capture import LayerModules
+from attnscope.model.logit_parts import ResidualCapture
 from attnscope.model.stack import BlockObserver, Progress
 from attnscope.model.tile import Recorders
 from attnscope.request.masks.terms import Mask, MaskTerm
@@ -83,6 +84,12 @@ class Engine(Protocol):
         """Return hidden states, (…, D), of the end of `forward`, after the model's final norm, if it has one.
 
         With every engine they equal transformers' `last_hidden_state`.
+        """
+
+    def residual_stream(self, batch: Batch, positions: Sequence[int]) -> ResidualCapture:
+        """Return what captures the residual stream of a batch at one position of every text; see model.logit_parts.
+
+        Only available if the model's source has `predicts`; may run the batch.
         """
 
     def continuation(self, media: Mapping[str, Tensor] | None = None) -> "Continuation":

@@ -48,7 +48,7 @@ class Attribution(msgspec.Struct, frozen=True):
         embedding: Contribution of the embedding.
         heads: Contribution of every head, (layers, heads).
         attention_biases: Contribution of the bias of every layer's output projection.
-        mlps: Contribution of every layer's MLP.
+        mlps: Contribution of the rest of every layer: its MLP, and in hybrid models what mixes tokens without softmax.
         constant: Contribution of the biases of the final norm and of the output head.
         sources: Contribution of every token of the text, through all heads together.
         edges: The largest contributions, by magnitude, of single tokens through single heads.

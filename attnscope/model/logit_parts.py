@@ -6,10 +6,10 @@ stream. A first pass captures the state between blocks and the scales of norms; 
 contributions of each head.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,15 +44,51 @@ def frozen_norm(norm: nn.Module, x: Tensor) -> PullBack:
 
 @dataclass
 class LayerParts:
-    """Contribution of one layer to the residual stream at one position of every text."""
+    """What one layer does to the residual stream at one position of every text, in float64."""
 
-    bias: Tensor | None  # the output projection's bias, (D,), float64; None if there is none
-    mlp: Tensor  # contribution of the MLP, (B, D), float64
-    pull_back: PullBack  # the norm between the output projection and the residual stream
+    change: Tensor  # its output minus its input, (B, D)
+    projected: Tensor | None  # output of its output projection, (B, D); None for a layer without attention
+    bias: Tensor | None  # the output projection's bias, (D,); None if there is none
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Directions of targets in the residual stream: before the final norm, and behind every output projection.
+
+    A target of a text is an id, and the id whose logit is subtracted, if any.
+    """
+
+    stream: Tensor  # the direction of each text, (B, D)
+    constant: Tensor  # contribution of biases to each text's logit, (B,)
+    # by layer, the direction behind its output projection, (B, D), and the share of the bias of a norm there, (B,)
+    layers: Mapping[int, tuple[Tensor, Tensor]]
+
+
+class ResidualCapture(Protocol):
+    """The residual stream of a model at one position of every text, between all layers."""
+
+    layers: list[LayerParts]
+
+    @property
+    def embedding(self) -> Tensor:
+        """Input of the first layer, (B, D)."""
+
+    @property
+    def softcap(self) -> float | None:
+        """C of c·tanh(x/c) on the logits; None for none."""
+
+    def capturing(self) -> AbstractContextManager[Any]:
+        """Capture intermediate values while the model runs."""
+
+    def logits(self) -> Tensor:
+        """Return the logits of every text, (B, V), before a soft-cap."""
+
+    def directions(self, targets: Sequence[tuple[int, int | None]]) -> Directions:
+        """Return the directions of every text's target."""
 
 
 class StreamCapture:
-    """The residual stream at one position of every text, between all blocks; `last` is the last one's output, (B, D).
+    """The residual stream of our own stack; see ResidualCapture.
 
     The stack is residual, and normed in front of or behind its parts, not after the sum.
     """
@@ -62,13 +98,19 @@ class StreamCapture:
         self._positions = list(positions)
         self.layers: list[LayerParts] = []
         self._entering: list[Tensor] = []
-        self._attended: list[tuple[Tensor, PullBack]] = []
-        self.last = torch.empty(0)
+        self._projected: list[Tensor] = []
+        self._pull_backs: list[PullBack] = []  # of the norm between each output projection and the residual stream
+        self._last = torch.empty(0)
 
     @property
     def embedding(self) -> Tensor:
         """Input of the first block, (B, D)."""
         return self._entering[0]
+
+    @property
+    def softcap(self) -> float | None:
+        """The soft-cap of the output head."""
+        return None if self._stack.config.head is None else self._stack.config.head.softcap
 
     def _rows(self, x: Tensor) -> Tensor:
         return x[range(len(self._positions)), self._positions].clone()
@@ -85,15 +127,40 @@ class StreamCapture:
         self._entering.append(self._rows(inputs[0]))
 
     def _attend(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self._attended.append((self._rows(output), frozen_norm(module, self._rows(inputs[0]))))
+        projected = self._rows(inputs[0])
+        self._projected.append(projected)
+        self._pull_backs.append(frozen_norm(module, projected))
 
     def _leave(self, module: Any, inputs: Any, output: Tensor) -> None:
-        self.last = self._rows(output)
-        attended, pull_back = self._attended[-1]
-        changed = to_float64(self.last) - to_float64(self._entering[-1]) - to_float64(attended)
+        self._last = self._rows(output)
+        change = to_float64(self._last) - to_float64(self._entering[-1])
         out = module.get_submodule("attention").get_submodule("out") if module.config.out_bias else None
         bias = None if out is None else to_float64(out.bias.detach()).clone()
-        self.layers.append(LayerParts(bias, changed, pull_back))
+        self.layers.append(LayerParts(change, to_float64(self._projected[-1]), bias))
+
+    def logits(self) -> Tensor:
+        """Return the logits of every text, (B, V), before a soft-cap."""
+        return self._stack.logits(self._last, capped=False)
+
+    def directions(self, targets: Sequence[tuple[int, int | None]]) -> Directions:
+        """Return the directions of every text's target."""
+        stack = self._stack
+        head = stack.head
+        assert head is not None
+        with torch.inference_mode(), stack.weights.holding(None), stack.weights.holding("head"):
+            matrix = stack.embed.tokens.weight if head.decoder is None else head.decoder.weight
+            rows = torch.stack([difference(matrix, *pair) for pair in targets])  # (B, D)
+            stream, constant = frozen_norm(head.norm, self._last)(rows)
+            if head.bias is not None:
+                constant = constant + torch.stack([difference(head.bias, *pair) for pair in targets])
+            layers = {layer: pull_back(stream) for layer, pull_back in enumerate(self._pull_backs)}
+        return Directions(stream, constant, layers)
+
+
+def difference(rows: Tensor, target: int, against: int | None) -> Tensor:
+    """Return the row of a target, minus that of the other token, if there is one, in float64."""
+    row = to_float64(rows[target])
+    return row if against is None else row - to_float64(rows[against])
 
 
 class HeadLogits(Recorder):
@@ -117,7 +184,10 @@ class HeadLogits(Recorder):
             if inputs.out_weight is not None:
                 laid = to_float64(inputs.out_weight).mT @ laid  # (H·Ev,)
             values = to_float64(inputs.v[text, inputs.group(heads), tile.k0 : tile.k1])  # (h, k, Ev)
-            contribution = (values @ laid.view(-1, width)[tile.index][..., None])[..., 0]  # (h, k)
+            by_head = laid.view(-1, width)
+            if inputs.gate is not None:
+                by_head = by_head * to_float64(inputs.gate[text, :, position])
+            contribution = (values @ by_head[tile.index][..., None])[..., 0]  # (h, k)
             weights = to_float64(tile.weights[text, :, position - tile.q0])
             self.added[text, tile.index, tile.k0 : tile.k1] = weights * contribution
 
@@ -130,49 +200,31 @@ class LogitParts:
     constant: float  # contribution of the biases of the final norm and of the head
     # contribution of the bias of each layer's output projection (and of the norm after it)
     attention_biases: list[float] = field(default_factory=list)
-    mlps: list[float] = field(default_factory=list)
+    mlps: list[float] = field(default_factory=list)  # of the rest of each layer
     edges: Tensor = field(default_factory=lambda: torch.empty(0))  # contribution of each source by head, (L, H, K)
 
 
-class Directions:
-    """Directions of targets in the residual stream, before the final norm and before every layer's norms.
-
-    A target of a text is an id, and the id whose logit is subtracted, if any.
-
-    Attributes:
-        stream: The direction of each text, (B, D).
-        constant: Contribution of biases to each text's logit, (B,).
-        layers: By layer, the direction in front of the norm behind its output projection, and that norm's bias's share.
-    """
-
-    def __init__(self, stack: Stack, capture: StreamCapture, targets: Sequence[tuple[int, int | None]]) -> None:
-        head = stack.head
-        assert head is not None
-        with torch.inference_mode(), stack.weights.holding(None), stack.weights.holding("head"):
-            matrix = stack.embed.tokens.weight if head.decoder is None else head.decoder.weight
-            rows = torch.stack([_difference(matrix, *pair) for pair in targets])  # (B, D)
-            self.stream, self.constant = frozen_norm(head.norm, capture.last)(rows)
-            if head.bias is not None:
-                self.constant = self.constant + torch.stack([_difference(head.bias, *pair) for pair in targets])
-            self.layers = [layer.pull_back(self.stream) for layer in capture.layers]
-
-
-def _difference(rows: Tensor, target: int, against: int | None) -> Tensor:
-    row = to_float64(rows[target])
-    return row if against is None else row - to_float64(rows[against])
-
-
-def logit_parts(capture: StreamCapture, directions: Directions, recorders: Sequence[HeadLogits]) -> list[LogitParts]:
-    """Return the contribution of each part, for every text."""
+def logit_parts(
+    capture: ResidualCapture, directions: Directions, recorders: Mapping[int, HeadLogits]
+) -> list[LogitParts]:
+    """Return the contribution of each part, for every text; `recorders` are those of the layers with attention."""
     texts = []
     with torch.inference_mode():
         for text, stream in enumerate(directions.stream):
-            edges = torch.stack([recorder.added[text] for recorder in recorders])  # (L, H, K)
             parts = LogitParts(float(to_float64(capture.embedding[text]) @ stream), float(directions.constant[text]))
-            parts.edges = edges
-            for layer, (direction, share) in zip(capture.layers, directions.layers, strict=True):
-                bias = 0.0 if layer.bias is None else float(direction[text] @ layer.bias)
-                parts.attention_biases.append(bias + float(share[text]))
-                parts.mlps.append(float(layer.mlp[text] @ stream))
+            none = torch.zeros_like(next(iter(recorders.values())).added[text])  # (H, K)
+            edges = [
+                recorders[layer].added[text] if layer in recorders else none for layer in range(len(capture.layers))
+            ]
+            parts.edges = torch.stack(edges)  # (L, H, K)
+            for index, layer in enumerate(capture.layers):
+                attended = 0.0
+                bias = 0.0
+                if layer.projected is not None:
+                    direction, share = directions.layers[index]
+                    attended = float(direction[text] @ layer.projected[text]) + float(share[text])
+                    bias = float(share[text]) + (0.0 if layer.bias is None else float(direction[text] @ layer.bias))
+                parts.attention_biases.append(bias)
+                parts.mlps.append(float(layer.change[text] @ stream) - attended)
             texts.append(parts)
     return texts

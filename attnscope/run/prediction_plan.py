@@ -148,15 +148,11 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
     if source.predicts is None:
         hint = "use a checkpoint of a language model, with its head"
         raise UsageError(f"{source.name} has no output head", where=_WHERE, hint=hint)
-    if not source.layerwise:
-        message = "a logit is taken apart in models that attnscope runs itself, not in those that transformers runs"
-        raise UsageError(message, where=_WHERE, hint=f"use {arg('by', 'projected')}")
     if run.what_if == "same-scores" and not run.own_mask:
         hint = f"use {arg('what_if', 'stack')}, so that the model runs under the mask that is shown"
         raise UsageError("the logit does not come from the weights that are shown", where=_WHERE, hint=hint)
-    assert config.head is not None
-    reason = ""
-    if config.head.transform is not None:
+    reason = ""  # known of our own stack; transformers' models are examined while they run
+    if config.head is not None and config.head.transform is not None:
         reason = "its output head has a non-linear layer in front of the vocabulary"
     elif config.norm_order == "post":
         reason = "it normalises after every residual sum (post-norm)"
@@ -170,7 +166,11 @@ def check_attribution(run: RunConfig, source: ModelSource, texts: Sequence[Seque
         raise UsageError("the text is too long to break a logit down", where=_WHERE, hint="use a shorter text")
     kind = prediction_kind(run, source, run.mask) or "next"
     for tokens in texts:
-        for position in predicted_positions(kind, tokens)[:1]:
+        positions = predicted_positions(kind, tokens)
+        if not positions:
+            hint = "put the mask token where it is to predict"
+            raise UsageError(f"{source.name} predicts nothing in this text", where=_WHERE, hint=hint)
+        for position in positions[:1]:
             target_ids(run.target, source, after_word=follows_word(kind, tokens, position, source))
 
 

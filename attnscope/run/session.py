@@ -196,7 +196,7 @@ def _inspect(
     other_recorders: Recorders = {} if spans is None else spans.recorders
     if extra_recorders is not None:
         other_recorders = _merged(other_recorders, extra_recorders(batch, engine))
-    attributions = [] if run.target is None else attribute(plan, batch, model, engine, session.progress)
+    attributions = [] if run.target is None else attribute(plan, batch, engine, session.progress)
     choice = HeadChoice(model, attributions)
     trace = attend(
         plan, batch, engine, session.progress, choice=choice, extra_recorders=other_recorders, every_head=every_head
@@ -265,26 +265,21 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
 
 
 def attribute(
-    plan: RunPlan, batch: "Batch", model: "LoadedModel", engine: "Engine", on_progress: ProgressCallback | None
+    plan: RunPlan, batch: "Batch", engine: "Engine", on_progress: ProgressCallback | None
 ) -> list[Attribution]:
     """Take one logit of every text apart, in two passes; see model.logit_parts.
 
     Without a target, it is that of the generated token, or else of the most probable one.
     """
-    from attnscope.model.logit_parts import Directions, HeadLogits, StreamCapture, logit_parts
-    from attnscope.model.stack import Stack
+    from attnscope.model.logit_parts import HeadLogits, logit_parts
     from attnscope.run.analysis.predictions import attribution
 
-    stack = model.module
-    head = plan.config.head
-    assert isinstance(stack, Stack)
-    assert head is not None
     positions = [predicted_places.positions[0] for predicted_places in plan.predicted]
-    capture = StreamCapture(stack, positions)
+    capture = engine.residual_stream(batch, positions)
     step = ("attributing", on_progress)
     with capture.capturing():
         forward(plan, batch, engine, {}, step, final=True)
-    logits = stack.logits(capture.last, capped=False)  # (B, V)
+    logits = capture.logits()  # (B, V)
     targets = list[tuple[int, int | None]]()
     for row, text_plan, predicted in zip(logits, plan.text_plans, plan.predicted, strict=True):
         after_word = predicted.follows_word(text_plan.tokens, plan.source)
@@ -293,15 +288,17 @@ def attribute(
         generated_ids = [token.id for token in text_plan.tokens[position + 1 : position + 2] if token.made]
         likely = generated_ids[0] if generated_ids else int(row.argmax())
         targets.append((likely if target is None else target, against))
-    directions = Directions(stack, capture, targets)
-    heads = stack.config.n_heads
+    directions = capture.directions(targets)
     n_keys = max(batch.tokens.lengths)
-    recorders = [HeadLogits(heads, positions, direction, n_keys) for direction, _ in directions.layers]
-    forward(plan, batch, engine, {layer: [recorder] for layer, recorder in enumerate(recorders)}, step)
+    recorders = {
+        layer: HeadLogits(plan.config.n_heads, positions, direction, n_keys)
+        for layer, (direction, _) in directions.layers.items()
+    }
+    forward(plan, batch, engine, {layer: [recorder] for layer, recorder in recorders.items()}, step)
     attributions = []
     for text, parts in enumerate(logit_parts(capture, directions, recorders)):
         row = logits[text]
-        about = len(plan.text_plans[text].tokens), plan.source.tokenizer.spelled, head.softcap
+        about = len(plan.text_plans[text].tokens), plan.source.tokenizer.spelled, capture.softcap
         attributions.append(attribution(parts, positions[text], targets[text], lambda i, row=row: float(row[i]), about))  # type: ignore[misc]
     return attributions
 

@@ -19,7 +19,7 @@ from attnscope.findings.attribution import Attribution
 from attnscope.findings.codec import from_json, to_json
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import make_batch
-from attnscope.model.logit_parts import Directions, HeadLogits, LogitParts, StreamCapture, logit_parts
+from attnscope.model.logit_parts import HeadLogits, LogitParts, StreamCapture, logit_parts
 from attnscope.model.randomize import make_random
 from attnscope.request.masks.terms import Own
 from attnscope.run.analysis.predictions import attribution
@@ -39,10 +39,13 @@ def _attributed(engine: NativeEngine) -> list[Attribution]:
     capture = StreamCapture(stack, POSITIONS)
     with capture.capturing():
         engine.forward(batch, {}, final=True)
-    directions = Directions(stack, capture, TARGETS)
+    directions = capture.directions(TARGETS)
     n_keys = max(map(len, TEXTS))
-    recorders = [HeadLogits(stack.config.n_heads, POSITIONS, there, n_keys) for there, _ in directions.layers]
-    engine.forward(batch, {layer: [one] for layer, one in enumerate(recorders)})
+    recorders = {
+        layer: HeadLogits(stack.config.n_heads, POSITIONS, there, n_keys)
+        for layer, (there, _) in directions.layers.items()
+    }
+    engine.forward(batch, {layer: [one] for layer, one in recorders.items()})
     parts = logit_parts(capture, directions, recorders)
     about = [(len(ids), lambda i: ("x", "x"), None) for ids in TEXTS]
     chosen = zip(parts, POSITIONS, TARGETS, about, strict=True)
@@ -227,7 +230,7 @@ def test_a_target_that_the_model_has_no_logit_for_is_refused_before_it_is_loaded
     ("options", "message"),
     [
         ({"by": "logit"}, "the logits of riverbank are not a sum over its parts: its output head has a non-linear"),
-        ({"by": "logit", "engine": "transformers"}, "in models that attnscope runs itself, not in those that tra"),
+        ({"by": "logit", "engine": "transformers"}, "riverbank predicts nothing in this text; put the mask token"),
         ({"by": "logit", "config": "causal"}, "causal has no output head"),
         ({"by": "weight", "target": "bank"}, "applies only to by='logit'"),
         ({"by": "logit", "target": ["a", "b", "c"]}, "is not one token or two"),

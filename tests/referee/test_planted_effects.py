@@ -13,7 +13,7 @@ from attnscope.engines.native import NativeContinuation, NativeEngine
 from attnscope.model import value_zeroing
 from attnscope.model.cuts import BatchCuts
 from attnscope.model.hooks import AttentionHooks
-from attnscope.model.logit_parts import Directions
+from attnscope.model.logit_parts import Directions, StreamCapture
 from attnscope.model.stack import Stack
 from attnscope.model.value_zeroing import WithoutValues
 from attnscope.run import prediction_plan
@@ -39,13 +39,13 @@ def _new_tokens_are_never_seen() -> Plant:
 
 
 def _a_norm_without_its_bias() -> Plant:
-    make = Directions.__init__
+    directions = StreamCapture.directions
 
-    def without(self: Directions, *given: Any) -> None:
-        make(self, *given)
-        self.constant = torch.zeros_like(self.constant)
+    def without(self: StreamCapture, *given: Any) -> Directions:
+        whole = directions(self, *given)
+        return replace(whole, constant=torch.zeros_like(whole.constant))
 
-    return Directions, "__init__", without
+    return StreamCapture, "directions", without
 
 
 def _weights_are_not_cut_off() -> Plant:

@@ -22,6 +22,7 @@ from attnscope.engines.transformers.mixing import watching_mixing
 from attnscope.engines.transformers.neighbours import padding_embedded_as_zero
 from attnscope.engines.transformers.output_head import apply_head
 from attnscope.engines.transformers.projections import layer_modules, value_and_output
+from attnscope.engines.transformers.residual import ResidualStream
 from attnscope.engines.transformers.rotations import rotated_by_length, rotation_limits
 from attnscope.model.attention import attend, attended
 from attnscope.model.batch import Batch, TokenTensors, padded_media
@@ -232,6 +233,9 @@ class TransformersEngine:
     def _media(self, batch: Batch) -> dict[str, Tensor]:
         """Return the inputs that are no token ids, in the model's type."""
         return _in_type(batch.media, self.loaded.model.dtype)
+
+    def residual_stream(self, batch: Batch, positions: Sequence[int]) -> ResidualStream:
+        return ResidualStream(self.loaded, self.output_projections(batch), positions)
 
     def continuation(self, media: Mapping[str, Tensor] | None = None) -> "TransformersContinuation":
         if self.settings.scale is not None:

@@ -68,6 +68,7 @@ class _Product:
     rows: Tensor  # the first, (…, rows, inner)
     columns: Tensor  # the second, (…, columns, inner)
     factor: float = 1.0
+    term: Tensor | None = None  # that is added to it
     order: tuple[int, ...] = ()  # dimensions of the result in those of (…, rows, columns); empty if they are the same
 
     @property
@@ -79,8 +80,11 @@ def _product(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Prod
     """Return the product that an operator computes; None for another operator."""
     if name in _PRODUCTS and args[0].ndim >= 3 and args[0].ndim == args[1].ndim:
         return _Product(args[0], args[1], args[0], args[1].mT)
-    if name == "baddbmm" and not bool(args[0].any()):
-        return _Product(args[1], args[2], args[1], args[2].mT, float(kwargs.get("alpha", 1.0)))
+    if name == "baddbmm":
+        # beta · term + alpha · first @ second
+        first, second = args[1:3] if len(args) > 2 else (kwargs["batch1"], kwargs["batch2"])
+        term = args[0] * kwargs.get("beta", 1.0)
+        return _Product(first, second, first, second.mT, float(kwargs.get("alpha", 1.0)), term)
     if name == "einsum" and len(operands := _operands(args)) == 2:
         return _einsum(args[0], *operands)
     return None
@@ -114,6 +118,13 @@ def _einsum(equation: str, first: Tensor, second: Tensor) -> _Product | None:
         second.permute([right.index(letter) for letter in (*batch, *columns, *inner)]),
         order=() if order == tuple(range(len(out))) else order,
     )
+
+
+def _by_head(tensor: Tensor, texts: int, heads: int) -> Tensor:
+    """Return keys or values of every head, (B, H, K, E); a dimension of 1 stands for all texts, or all heads."""
+    if tensor.ndim == 4:
+        return tensor.expand(texts, heads, *tensor.shape[-2:])
+    return tensor.reshape(texts, heads, *tensor.shape[-2:])
 
 
 def _divided(tensor: Tensor, factor: float) -> Tensor:
@@ -151,12 +162,13 @@ class _Operators(TorchFunctionMode):
         elif product is not None and product.in_order and result.ndim in (3, 4):
             first_factor = self._factors.get(product.first, 1.0)
             second_factor = self._factors.get(product.second, 1.0)
-            self._scores[result] = _Scores(
+            found = _Scores(
                 q=_divided(product.rows, first_factor),
                 k=_divided(product.columns, second_factor),
                 shape=result.shape,
                 scale=first_factor * second_factor * product.factor,
             )
+            self._scores[result] = found if product.term is None else found.plus(product.term, result.shape)
         elif args and isinstance(args[0], Tensor):
             self._follow_factor(name, args[0], args[1:], result)
         return result
@@ -178,10 +190,8 @@ class _Operators(TorchFunctionMode):
         *_, queries, keys = scores.shape
         texts, heads = scores.shape[:2] if len(scores.shape) == 4 else (1, scores.shape[0])
         q = scores.q.reshape(texts, heads, queries, -1)
-        shared = scores.k.ndim == len(scores.shape)  # a dimension of 1 stands for all texts, or heads
-        k = scores.k.expand(*scores.shape[:-2], *scores.k.shape[-2:]) if shared else scores.k
-        k = k.reshape(texts, heads, keys, -1)
-        v = product.columns.mT.reshape(texts, heads, keys, -1)
+        k = _by_head(scores.k, texts, heads)
+        v = _by_head(product.columns.mT, texts, heads)
         mask = None
         more: dict[str, Any] = {"scaling": scores.scale}
         if scores.bias is not None:

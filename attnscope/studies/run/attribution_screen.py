@@ -63,7 +63,8 @@ def _target(token: TargetToken) -> Span:
 def _parts(attribution: Attribution) -> list[tuple[str, float]]:
     parts = [("embedding", attribution.embedding), ("biases of norm and head", attribution.constant)]
     parts += [(f"L{layer}H{head}", float(value)) for (layer, head), value in np.ndenumerate(attribution.heads)]
-    parts += [(f"L{layer} MLP", value) for layer, value in enumerate(attribution.mlps.tolist())]
+    for layer, value in enumerate(attribution.mlps.tolist()):
+        parts.append((f"L{layer} MLP" if attribution.heads[layer].any() else f"L{layer} (whole layer)", value))
     parts += [(f"L{layer} attention bias", value) for layer, value in enumerate(attribution.attention_biases.tolist())]
     return [(name, value) for name, value in parts if value]
 
