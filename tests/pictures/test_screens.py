@@ -5,13 +5,15 @@ from io import StringIO
 
 import numpy as np
 import pytest
+from msgspec import structs
 from rich.console import Console
 
+from attnscope.findings.predictions import PredictedToken, Prediction
 from attnscope.findings.run import Report
 from attnscope.studies.present import present
 from attnscope.views.figure import as_svg
 from attnscope.views.palette import DARK, LIGHT
-from attnscope.views.parts import Pictures
+from attnscope.views.parts import Bars, Pictures
 from attnscope.views.pictures import covered, faint, percent, resized
 from attnscope.views.scales import Scale
 from attnscope.views.terminal import as_text, draw
@@ -41,7 +43,7 @@ def test_the_default_row_is_that_of_cls_and_shares_sum_to_one() -> None:
     distances = np.hypot(*(at[:, None] - at[None]).transpose(2, 0, 1))
     of_patches = WEIGHTS[1, 2, 2:, 2:].astype(float)
     mean = ((of_patches * distances).sum(1) / of_patches.sum(1)).mean()
-    assert list(drawn.facts) == [f"entropy {entropy:.2f} bits", f"mean distance {mean:.1f} patches"]
+    assert list(drawn.facts) == [f"entropy {entropy:.2f} bits", f"mean distance of all patches {mean:.1f}"]
     assert drawn.query is None
 
 
@@ -59,6 +61,25 @@ def test_without_cls_the_map_is_the_mean_of_patches_and_says_so() -> None:
     np.testing.assert_allclose(part.maps[0].weights.ravel(), weights[0, 0].mean(0), atol=1e-7)
     assert "mean of 12 patches" in "".join(span.text for span in part.caption)
     assert part.maps[0].shares == [("patches", pytest.approx(1.0))]
+
+
+def test_every_generated_word_has_the_map_of_the_row_that_predicted_it() -> None:
+    report = report_on_picture(WEIGHTS, beside=("cls", "word"), layer=0, head=1)
+    (text,) = report.texts
+    token = PredictedToken(id=5, piece="x", text="x", logit=1.0, probability=0.5)
+    made = [Prediction("next", TOKENS - 3, [token]), Prediction("next", TOKENS - 2, [token])]
+    part = maps_of(structs.replace(report, texts=[structs.replace(text, generated=made)]))
+    for drawn, row in zip(part.maps, (TOKENS - 3, TOKENS - 2), strict=True):
+        np.testing.assert_array_equal(drawn.weights.ravel(), WEIGHTS[0, 1, row, 2:])
+        assert "".join(span.text for span in drawn.title) == f"L0H1 for {text.tokens[row + 1].piece}"
+
+
+def test_only_drawn_rows_have_contributors() -> None:
+    parts = list(present(report_on_picture(WEIGHTS, layer=0, head=1), brief=True))
+    (ranking,) = (part for part in parts if isinstance(part, Bars))
+    (row,) = ranking.rows
+    assert row is not None
+    assert [bar.index for bar in row] == np.argsort(-WEIGHTS[0, 1, 0])[: len(row)].tolist()
 
 
 def test_all_heads_are_thumbnails_with_their_numbers() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.heads import HeadReport, Pooled
+from attnscope.findings.narrowing import narrow_rows
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.mixing.screen import present_mixing
 from attnscope.studies.rollout.screen import present_rollouts
@@ -22,7 +23,7 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.overview import least_attended, overview, weight_map
-from attnscope.studies.screens.pictures import has_maps, present_all_maps, present_maps
+from attnscope.studies.screens.pictures import drawn_rows, has_maps, present_all_maps, present_maps
 from attnscope.studies.screens.spans import present_spans, present_strips
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.word_matrix import word_axes, word_contributors, word_matrix
@@ -36,6 +37,7 @@ from attnscope.views.spans import ours
 
 _MOST_EACH = 8  # heads of several layers that are drawn one below another with all stages
 _MOST_OF_LAYER = 3  # heads of one layer that are
+_MOST_RANKED = 24  # rows whose contributors are listed below maps on pictures
 _MOST_LINES = 200  # lines of numbers that are printed for many heads
 
 
@@ -140,9 +142,12 @@ def _present_head(
             yield fitted(word_contributors(text, head, settings, compact=heat), settings)
         return
     if on_pictures and (heat or settings.brief):
-        if head.top.keys.shape[1]:
-            yield GAP
-            yield brief(contributors(text, head, settings, compact=heat))
+        if head.top.keys.shape[1] and text.queries:
+            drawn_text = narrow_rows(text, drawn_rows(text))
+            drawn_head = drawn_text.heads[text.heads.units.index(head.ref)]
+            if len(drawn_text.queries) <= _MOST_RANKED:
+                yield GAP
+                yield brief(contributors(drawn_text, drawn_head, settings, compact=heat))
         return
     stages = stage_matrices(text, head, settings, are_given=report.provenance.family == "weights")
     in_row = [stage for stage in stages if stage.name != "output"]

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnscope.findings.arrays import Array
 from attnscope.findings.heads import HeadReport
-from attnscope.findings.images import CLS, ImageGrid, map_of, row_shares
+from attnscope.findings.images import CLS, ImageGrid, kinds_of, map_of, row_shares
 from attnscope.findings.run import TextReport
 from attnscope.views.parts import PictureMap, Pictures
 from attnscope.views.pictures import percent
@@ -17,6 +17,7 @@ from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, ours, token_span
 
 _MOST_ROWS = 6  # rows that are drawn one by one; of more, their mean is drawn
+_MOST_WORDS = 24  # the same of rows from which words were generated
 # Times an even share of the row from which on a patch has the fullest colour.
 _FULL = 16
 _WORDS = {CLS: "CLS"}
@@ -87,20 +88,39 @@ def _rows(text: TextReport, head: HeadReport) -> list[_MapRow]:
         count = len(text.tokens)
         sink = 0.0
         return [_MapRow(ours(f"mean of {count:,} tokens"), head.columns / count, sink, range(count))]
-    found = [_row(text, head, n) for n in range(len(text.queries))]
-    if len(text.queries) == len(text.tokens):
-        cls = [row for row, query in zip(found, text.queries, strict=True) if text.tokens[query].piece == CLS]
-        on_patches = {int(token) for grid in text.images for token in grid.tokens.ravel()}
-        patches = [row for row, query in zip(found, text.queries, strict=True) if query in on_patches]
-        found = cls or [_mean(text, head, patches)]
-    return found if len(found) <= _MOST_ROWS else [_mean(text, head, found)]
+    found = [_row(text, head, n) for n in drawn_rows(text)]
+    is_mean = len(found) > (_MOST_WORDS if text.generated else _MOST_ROWS)
+    return [_mean(text, head, found)] if is_mean else found
+
+
+def drawn_rows(text: TextReport) -> list[int]:
+    """Return which of the shown rows are drawn: the selected ones; without a selection, those that say most.
+
+    These are the rows from which generated words were predicted, else that of CLS, else of the last token of a prompt,
+    else those of all patches.
+    """
+    rows = {query: n for n, query in enumerate(text.queries)}
+    if predicting := [rows[word.position] for word in text.generated if word.position in rows]:
+        return predicting
+    if len(rows) < len(text.tokens):
+        return list(rows.values())
+    kinds = kinds_of(text.images, text.tokens)
+    if CLS in kinds:
+        return kinds[CLS][:1]
+    if "text" in kinds:
+        return [len(text.tokens) - 1]
+    return sorted(position for grid in text.images for position in kinds[grid.prefix])
 
 
 def _row(text: TextReport, head: HeadReport, index: int) -> _MapRow:
     sink = 0.0 if head.rows.sink is None else float(head.rows.sink[index])
     query = text.queries[index]
     weights = head.stages["weights"][index].astype(np.float64)
-    return _MapRow((token_span(text.tokens, query),), weights, sink, [query])
+    name: Spans = (token_span(text.tokens, query),)
+    if text.generated:
+        # The row of a token is what the next one was predicted from.
+        name = (Span("for "), token_span(text.tokens, query + 1))
+    return _MapRow(name, weights, sink, [query])
 
 
 def _mean(text: TextReport, head: HeadReport, rows: Sequence[_MapRow]) -> _MapRow:
@@ -127,8 +147,14 @@ def _map(
         outside = f"{100 * (1 - shares[0][1]):.0f}%"
         facts = [f"{entropy:.1f}", *([] if distance is None else [f"{distance:.1f}"]), outside]
     else:
-        away = [] if distance is None else [f"mean distance {distance:.1f} patches"]
+        away = []
+        if distance is not None and set(row.queries) <= set(grid.tokens.ravel().tolist()):
+            away = [f"mean distance {distance:.1f} patches"]
+        elif distance is not None:
+            away = [f"mean distance of all patches {distance:.1f}"]
         facts = [f"entropy {entropy:.2f} bits", *away]
+        if grid is not text.images[0]:  # they stand beside the first picture of the row
+            shares, facts = [], away
     place = np.argwhere(grid.tokens == row.queries[0]) if len(row.queries) == 1 else np.zeros((0, 2))
     name = Span(str(head.ref), "bold"), Span(" "), *row.name
     if len(text.images) > 1:

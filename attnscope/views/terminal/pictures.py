@@ -23,6 +23,8 @@ from attnscope.views.terminal.screen import Screen, flow
 
 _WIDEST = 64  # characters of a picture
 _LINES = 24  # lines of a picture
+_SMALL = 24  # the same if there are more than a few
+_FEW = 4
 _BETWEEN = 3  # blanks between two pictures
 _FEWEST = 16  # colours of a terminal that cannot show a picture
 _RAMP = 24  # characters of a legend's ramp
@@ -73,12 +75,13 @@ def _lines(rows: Sequence[Pieces]) -> Lines:
 
 def _draw_maps(screen: Screen, maps: Sequence[PictureMap]) -> None:
     """Print the picture as it is, then its maps; as many side by side as fit."""
-    room = (screen.width - _BETWEEN) // 2
+    # The picture and one map stand side by side; of many, more do.
+    each = min(_WIDEST, screen.width, (screen.width - _BETWEEN) // 2 if len(maps) <= _FEW else _SMALL)
     pictured = has_pictures(screen)
     drawn: list[tuple[Text, Lines]] = []
     shown: set[bytes] = set()
     for picture in maps:
-        size = size_of(picture.weights.shape, min(_WIDEST, room if pictured else screen.width))
+        size = size_of(picture.weights.shape, each)
         key = picture.pixels.tobytes()
         if pictured and key not in shown:
             shown.add(key)
@@ -87,7 +90,7 @@ def _draw_maps(screen: Screen, maps: Sequence[PictureMap]) -> None:
         drawn.append((screen.text(picture.title), _lines(map_rows(picture, size, screen))))
     for start, end in _bands([lines[0].cell_len for _, lines in drawn], screen.width):
         _draw_band(screen, drawn[start:end])
-    for picture in maps:
+    for picture in (drawn_map for drawn_map in maps if drawn_map.shares):
         said = Text()
         if len(maps) > 1:
             said.append_text(screen.text(picture.title)).append("  ")
