@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
@@ -32,6 +33,7 @@ from tests.explore.headless import walk_without_terminal
 from tests.helpers import architectures, fork_server, gguf_files, hybrids
 from tests.helpers.hub_server import serve
 from tests.helpers.tiny_models import TABLE
+from tests.helpers.tiny_sound import noise, write_tiny_sound
 from tests.helpers.tiny_vision import VISION, picture
 from tests.helpers.tiny_vlm import PROMPTS
 from tests.helpers.unpickling import unpickle_here
@@ -112,6 +114,13 @@ def save_vision(folder):
     exec(tiny.replace('"my-vit"', repr(str(folder / "my-vit"))))
 
 
+def save_sound(folder):
+    """Models that hear, and a sound."""
+    for name in ("whisper", "wav2vec2"):
+        write_tiny_sound(name, folder / f"my-{name}")
+    soundfile.write(folder / "talk.wav", noise(2), 16_000)
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     """A folder with every file and model that the examples name."""
@@ -131,6 +140,7 @@ def inputs(tmp_path_factory):
     save_weights(folder)
     save_chats(folder)
     save_vision(folder)
+    save_sound(folder)
     (folder / "batch.json").write_text(
         '{"input_ids": [[5, 6, 7, 8], [9, 10, 0, 0]], "attention_mask": [[1, 1, 1, 1], [1, 1, 0, 0]]}'
     )

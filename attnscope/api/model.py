@@ -122,7 +122,7 @@ class OpenModel:
         values = dict.fromkeys(own) | read_values(options, known_options, *own)
         of_run = {option: value for option, value in options.items() if option not in own}
         has_text = text is not None or self._given is not None
-        has_text |= any(options.get(name) is not None for name in ("messages", "image"))
+        has_text |= any(options.get(name) is not None for name in ("messages", "image", "audio"))
         built_in = call.texts in ("built-in", "typed") and not has_text
         used_text = imported(command.built_in) if built_in else text
         with self._call(options, used_text, takes_texts=call.texts != "none") as (session, texts):
@@ -173,7 +173,7 @@ class OpenModel:
         if self._given is not None and text is not None:
             hint = "leave it out: the tokens come with the arrays"
             raise UsageError("text and qkv cannot be used together", hint=hint)
-        has_ids = any(options.get(name) is not None for name in ("messages", "image", *IDS))
+        has_ids = any(options.get(name) is not None for name in ("messages", "image", "audio", *IDS))
         elsewhere = has_ids or not isinstance(options.get("spans"), str | Mapping | None)
         if self._given is None and text is None and not elsewhere:
             raise UsageError("no text given", where="text", hint="pass one, or several")

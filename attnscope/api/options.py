@@ -62,7 +62,7 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
         parts = zip(named_chats, chats, media, strict=True)
         return tuple(TextInput("", where=where, chat=chat, media=files) for (where, _), chat, files in parts)
     text, spans = _divided(text, options.get("spans"))
-    if text is None and options.get("image") is not None:
+    if text is None and any(options.get(name) is not None for name in ("image", "audio")):
         text = ""
     if isinstance(text, str):
         texts = [text]
@@ -73,6 +73,8 @@ def texts_of(text: str | Sequence[str] | None, options: Mapping[str, Any]) -> tu
     if not texts:
         raise UsageError("no text given", where="text", hint="pass one, or several")
     media = _media_of(options.get("image"), len(texts))
+    if (sound := options.get("audio")) is not None:
+        media = [(_sound(sound),)] * len(texts)
     pairs, contexts = (_beside(name, options.get(name), len(texts)) for name in ("pair", "context"))
     for name, values in (("text", texts), ("pair", pairs), ("context", contexts)):
         for value in values:
@@ -91,6 +93,12 @@ def _media_of(pictures: Any, count: int) -> list[tuple[MediaFile, ...]]:
         raise UsageError(f"{len(of_texts)} for {count} texts", where="image", hint="pass one, or a list, for each text")
     listed = [[] if item is None else list(item) if _is_list(item) else [item] for item in of_texts]
     return [tuple(_picture(item, index) for index, item in enumerate(items)) for items in listed]
+
+
+def _sound(value: Any) -> MediaFile:
+    if not isinstance(value, str | os.PathLike):
+        raise UsageError(f"{type(value).__name__} is no path of a sound", where="audio", hint="pass the path of a file")
+    return MediaFile("audio", os.fsdecode(value), value)
 
 
 def _is_list(value: Any) -> bool:
@@ -393,6 +401,7 @@ def _named(read: Callable[[str], Any], prefix: str = "") -> Callable[[Any], Any]
 # Readers of values that are no text, or mean something else in Python.
 PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
     "image": lambda value: value,  # of a text; see texts_of
+    "audio": lambda value: value,
     "config": _path("config"),
     "adapter": _path("adapter"),
     "dtype": _named(one_of("dtype", Dtype), "torch."),

@@ -180,6 +180,7 @@ TUI = Extra("tui", "textual", "textual")
 RAY = Extra("ray", "ray", "ray")
 REMOTE = Extra("remote", "fsspec", "fsspec", "copy the file to this disk")
 PANDAS = Extra("pandas", "pandas", "pandas")
+AUDIO = Extra("audio", "soundfile and soxr", "soundfile")
 SENTENCEPIECE = Extra(
     "sentencepiece", "sentencepiece", "sentencepiece", f"pass {arg('tokenizer')} with a tokenizer.json"
 )

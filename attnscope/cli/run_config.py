@@ -144,7 +144,7 @@ def texts_of_file(path: Path, context: str | None = None, *, quiet: bool) -> "tu
     return tuple(replace(text, context=context) for text in texts)
 
 
-_TEXTS = ("text", "file", "pair", "context", "keep_newline", "image")
+_TEXTS = ("text", "file", "pair", "context", "keep_newline", "image", "audio")
 
 
 def _media(options: Any) -> "Iterator[MediaFile]":
@@ -152,6 +152,10 @@ def _media(options: Any) -> "Iterator[MediaFile]":
 
     for path in getattr(options, "image", ()):
         yield MediaFile("image", path, path)
+    if (sound := getattr(options, "audio", None)) is not None:
+        if getattr(options, "image", ()):
+            raise UsageError(f"{arg('audio')} and {arg('image')} cannot be used together", hint="pass one of them")
+        yield MediaFile("audio", sound, sound)
 
 
 def _refuse_texts(options: Any, option: str, reason: str, *more: str, only: Sequence[str] = _TEXTS) -> None:

@@ -15,7 +15,8 @@ from attnscope.findings.arrays import Array
 
 Sums = Mapping[str, Array]
 # Roles of texts that are divided are shown unasked only if the texts are.
-OF_PARTS = "spans", "segments"
+OF_PARTS = "spans", "segments", "sound"
+SOUND = "align"  # the role that is measured on speech
 # Number of sentences between one that is read and the first whose reading counts for `receiver`.
 APART = 4
 # Number of sentences that a text needs for `receiver`.
@@ -40,7 +41,7 @@ class HeadRole:
     meaning: str  # definition of its value
     source: str  # publication that describes it
     # on `texts`, on random tokens that are `repeated` once or `tripled`, on a `needle` among random tokens, or from
-    # `weights` alone; on `spans` of texts or on two `segments`, if texts have these
+    # `weights` alone; on `spans` of texts or on two `segments`, if texts have these, or on `sound`
     measured: str
     needs: tuple[str, ...]  # sums that it is computed from; see studies.heads.measure
     compute: Callable[[Sums], Array]  # computes its value from these sums, (…, layers, heads)
@@ -173,6 +174,12 @@ HEAD_ROLES = (
         "alignment-monotonicity", "m", "#557755", "monotonicity of alignment",
         "Correlation between the place of a token and the mean place that it reads, weighted by share; −1 to 1.",
         "docs/heads.md", "segments", "alignments", rank=None, of_shares=False,
+    ),
+    _mean(
+        "align", "G", "#117733", "alignment with sound",
+        "Standardised weight of a row on the sound of the token that it predicts, less that on the sound of the token "
+        "before.",
+        "docs/sound.md", "sound", "aligned", rank=None, of_shares=False,
     ),
 )  # fmt: skip
 ROLES = {role.name: role for role in HEAD_ROLES}

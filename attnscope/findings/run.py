@@ -16,6 +16,7 @@ from attnscope.findings.mixing import Mixing
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import ModelFindings, TokenizedText
 from attnscope.findings.rollout import TokenRollout
+from attnscope.findings.sound import Sound
 from attnscope.findings.spans import SpanReport
 
 SCHEMA = "attnscope.report/2"
@@ -59,6 +60,7 @@ class TextReport(TokenizedText, frozen=True):
         words: The words that rows and columns are tokens of (`--words`); None unless requested.
         position_ids: Position ids that the model was given (`--input-ids`); None for those that it counts itself.
         mixing: What layers without softmax gave; None unless such layers were selected.
+        sound: The sound behind the tokens, or behind the keys (`--audio`); None for a text without.
         images: The pictures among the tokens (`--image`), each with the token of every patch; empty for a text without.
     """
 
@@ -80,6 +82,7 @@ class TextReport(TokenizedText, frozen=True):
     position_ids: list[int] | None = None
     mixing: Mixing | None = None
     images: list[ImageGrid] = []
+    sound: Sound | None = None
 
     def axis_lengths(self) -> dict[str, int]:
         """Return the lengths of axes that all heads share."""

@@ -52,12 +52,17 @@ class TokenTensors:
 
 
 def pad_texts(
-    texts: Sequence[Sequence[Token]], device: torch.device, positions: Sequence[Sequence[int] | None] = ()
+    texts: Sequence[Sequence[Token]],
+    device: torch.device,
+    positions: Sequence[Sequence[int] | None] = (),
+    width: int = 0,
 ) -> TokenTensors:
-    """Return texts as tensors; `positions` are the position ids of every text, None if the model counts them."""
-    lengths = [len(tokens) for tokens in texts]
-    longest = max(lengths)
+    """Return texts as tensors, at least `width` wide.
 
+    `positions` are the position ids of every text, None if the model counts them.
+    """
+    lengths = [len(tokens) for tokens in texts]
+    longest = max(*lengths, width)
     real = torch.arange(longest)[None] < torch.tensor(lengths)[:, None]  # (B, T)
     numbers = torch.zeros(2, len(texts), longest, dtype=torch.int64)
     numbers[0][real] = torch.tensor([token.id for tokens in texts for token in tokens])
@@ -108,10 +113,15 @@ def make_batch(
     device: torch.device,
     positions: Sequence[Sequence[int] | None] = (),
     media: Sequence[Mapping[str, Any]] = (),
+    width: int = 0,
 ) -> Batch:
-    """Put texts side by side; `media` are the inputs of each that are no token ids, see MediaText.inputs."""
-    context = None if contexts is None else pad_texts(contexts, device)
-    tokens = pad_texts(texts, device, positions)
+    """Put texts side by side; `media` are the inputs of each that are no token ids, see MediaText.inputs.
+
+    Args:
+        width: Fewest keys of a text, padding included, for a model that pads its input itself.
+    """
+    context = None if contexts is None else pad_texts(contexts, device, width=width)
+    tokens = pad_texts(texts, device, positions, width if contexts is None else 0)
     return Batch(tokens, context, texts, join_media(media, max(tokens.lengths), device))
 
 

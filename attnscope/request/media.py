@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from attnscope.findings.images import ImageGrid
+from attnscope.findings.sound import Sound
 from attnscope.findings.tokens import Token
 
 MediaKind = Literal["image", "audio"]  # also the name of the option that gives it
@@ -18,6 +19,17 @@ class MediaFile(msgspec.Struct, frozen=True):
     kind: MediaKind
     name: str  # its file, or `image 0` and so on for a value in memory
     value: Any  # the path, or the value in memory
+    start: float = 0.0  # second of a sound at which the window to read starts
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What aligns a text with the sound that it was written down from."""
+
+    prompt: int  # how many tokens the decoder starts with, before those that it wrote
+    end: int  # id of the token that ends the text, which is not among the tokens
+    heads: tuple[tuple[int, int], ...]  # layer and head of those that align; empty if the checkpoint lists none
+    median_width: int  # frames of the median that smooths their weights
 
 
 @dataclass(frozen=True)
@@ -32,3 +44,10 @@ class MediaText:
     images: tuple[ImageGrid, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    sound: Sound | None = None  # the sound whose frames are tokens, or keys; None for none
+    context: tuple[Token, ...] | None = None  # the tokens of the keys in cross-attention; None in self-attention
+    # further keys (in self-attention, further tokens) that the model has behind these, for the padding of its features
+    padding: int = 0
+    tokens_are_frames: bool = False  # of that sound
+    speech: Speech | None = None  # of a text that the model reads across to the sound; None for others
+    next_start: float | None = None  # second at which the next window of the sound starts; None for the last window

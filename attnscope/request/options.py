@@ -136,6 +136,9 @@ TEXTS = (
     Option("image", TEXT, "Picture that belongs to the text, or that a vision model sees in place of one (PNG, JPEG, "
         "WebP …; install attnscope[images]). Repeatable. Its patches are tokens whose names are places, such as "
         "image:3,4 (row 3, column 4).", metavar="FILE", complete="files", several="yes"),
+    Option("audio", TEXT, "Sound that the model hears (.wav, .flac or .ogg; install attnscope[audio]), such as speech "
+        "for Whisper, which writes it down; with TEXT, the text that was said. Frames are named by their seconds: "
+        "--key 1.0s, --query 2.4s-3.1s.", metavar="FILE", complete="files"),
     Option("keep_newline", TEXT,
         "Keep the last newline of standard input; otherwise it is left out, since echo adds one."),
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),

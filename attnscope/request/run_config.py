@@ -250,6 +250,7 @@ class CallArguments(TypedDict, total=False):
             `documents`; or a list of such chats.
         image: A picture that belongs to the text, or that a vision model sees in place of a text, or several: a path, a
             PIL image, or a uint8 array (height, width, 3). For several texts, one or a list for each.
+        audio: A sound that the model hears: the path of a .wav, .flac or .ogg file.
         context: The text that provides keys and values in cross-attention; for several texts, one for each or one for
             all.
         spans: How to divide the text into named spans, which `query` and `key` may then name: `sentences`, `lines`,
@@ -262,6 +263,7 @@ class CallArguments(TypedDict, total=False):
 
     messages: Messages | Sequence[Messages] | None
     image: object
+    audio: str | os.PathLike[str] | None
     context: str | Sequence[str | None] | None
     spans: Spans | None
     truncate: bool

@@ -10,6 +10,7 @@ from attnscope.base.errors import NotInText, UsageError, arg, nearest
 from attnscope.base.system.escape import escape_control
 
 if TYPE_CHECKING:
+    from attnscope.findings.sound import Sound
     from attnscope.findings.spans import TextSpans
     from attnscope.findings.tokens import Token
 
@@ -26,6 +27,7 @@ _CUT_HEADS = re.compile(
 )
 _ARROW = re.compile(r'((?:"[^"]*"|[^"])*?)(?:←|→|<-|->)((?:"[^"]*"|[^"])*)')
 _PRINTED_EDGE = re.compile(r"\s*(l[0-9]+h[0-9]+|\*)\s+([^:]*(?:←|→|<-|->).*)", re.IGNORECASE | re.DOTALL)
+_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*s(?:\s*[-–]\s*([0-9]+(?:\.[0-9]+)?)\s*s)?")  # of a sound: `2.4s-3.1s`
 _LABEL = re.compile(r"\s*([0-9]{1,18})\s+(\S.*)", re.DOTALL)  # of a token, as screens print it: `4 river`
 _MOST_PICKED = 1_000_000  # largest list of layers or heads that is expanded
 PRINTED = 64  # tokens: matrices of longer texts are unreadable on a screen, and a pooled map replaces them
@@ -331,6 +333,16 @@ class PositionItem:
         rest = takewhile(lambda i: i in found and continues(tokens, i), range(position + 1, len(tokens)))
         return [position, *rest] if position in found else []
 
+    @property
+    def seconds(self) -> tuple[float, float] | None:
+        """The seconds that it names, such as `2.4s-3.1s`, or `1.0s` for one; None for anything else."""
+        match = _SECONDS.fullmatch(self.text) if self.word else None
+        return None if match is None else (float(match[1]), float(match[2] or match[1]))
+
+    def of_sound(self, sound: "Sound | None") -> list[int]:
+        """Return the tokens of the frames at the seconds that it names; none without a sound."""
+        return [] if sound is None or self.seconds is None else sound.tokens_between(*self.seconds)
+
     def of_span(self, spans: "TextSpans | None") -> list[int]:
         """Return the tokens of the span with this name; none without one."""
         span_index = spans.number(self.text) if spans is not None and self.word and self.position is None else None
@@ -354,6 +366,10 @@ class PositionSelection:
         spelled = (f'"{item.text}"' if item.position is None else item.text for item in items)
         return cls(items, ",".join(spelled))
 
+    def seconds(self) -> float | None:
+        """Return the first second of a sound that it names; None if it names none."""
+        return min((item.seconds[0] for item in self.items if item.seconds is not None), default=None)
+
     def names_span(self, spans: "TextSpans | None") -> bool:
         """Tell whether the selection is the name of one span."""
         return len(self.items) == 1 and bool(self.items[0].of_span(spans))
@@ -366,12 +382,14 @@ class PositionSelection:
         *,
         missing: list[str] | None = None,
         spans: "TextSpans | None" = None,
+        sound: "Sound | None" = None,
     ) -> list[int]:
         """Return the positions of the selection in a text.
 
         Args:
             texts: The text, and its pair; None for an unknown or missing text.
             spans: Spans of the text, whose names select their tokens; None for none.
+            sound: The sound whose frames are the tokens, which seconds select; None for none.
             missing: Collects what the text does not have; None to raise NotInText instead.
 
         Raises:
@@ -379,7 +397,7 @@ class PositionSelection:
         """
         positions: dict[int, None] = {}
         for item in self.items:
-            found = item.of_span(spans) or item.find(tokens, texts)
+            found = item.of_sound(sound) or item.of_span(spans) or item.find(tokens, texts)
             if not found and missing is not None:
                 missing.append(item.text)
             elif not found:

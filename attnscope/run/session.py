@@ -186,6 +186,10 @@ def _inspect(
     run: RunConfig, session: Session, extra_recorders: "MakeRecorders | None", *, sides: int = 1, summary: bool = False
 ) -> tuple[Report, Report | None]:
     source, run = session.open(run)
+    if run.media_kind == "audio":
+        from attnscope.run.sound import hear
+
+        run = hear(run, source, partial(observe, source, session), session.on_progress)
     continued = None if not run.generate else continue_texts(run, source, session)
     grown = None if continued is None else {text_index: result.tokens for text_index, result in continued.items()}
     plan = make_plan(run, source, grown, sides=sides, every_head=summary, all_layers=extra_recorders is not None)
@@ -223,6 +227,19 @@ def _inspect(
         return report, None
     summaries = [summarised(plan, i, every_head, text) for i, text in enumerate(texts)]
     return report, msgspec.structs.replace(report, texts=summaries)
+
+
+def observe(
+    source: ModelSource, session: Session, run: RunConfig, recorders_of: "Callable[[Engine], Recorders]"
+) -> "tuple[Engine, Recorders, torch.Tensor]":
+    """Run the whole model on a request with recorders; return the engine, these, and the final hidden states."""
+    plan = make_plan(run, source)
+    model, device = session.load(plan)
+    batch, engine = prepare(plan, model, device)
+    recorders = recorders_of(engine)
+    hidden = forward(plan, batch, engine, recorders, ("aligning", session.progress), final=True)
+    assert hidden is not None
+    return engine, recorders, hidden
 
 
 def _each_with(texts: list[TextReport], **values: Sequence[object]) -> list[TextReport]:
@@ -318,7 +335,9 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     contexts = [text_plan.context for text_plan in plan.text_plans if text_plan.context is not None]
     positions = [text_plan.positions for text_plan in plan.text_plans]
     tokens = [text_plan.tokens for text_plan in plan.text_plans]
-    batch = make_batch(tokens, contexts or None, device, positions, media_inputs(plan.text_plans))
+    media = [text_plan.media for text_plan in plan.text_plans if text_plan.media is not None]
+    width = max((len(text.context or text.tokens) + text.padding for text in media), default=0)
+    batch = make_batch(tokens, contexts or None, device, positions, media_inputs(plan.text_plans), width)
     resolved: dict[MaskTerm, Mask] = {}
     for term in leaves(plan.terms):
         if isinstance(term, MatrixFile):
@@ -641,6 +660,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         chat=chat_text(text, text_plan.tokens),
         position_ids=text_plan.positions,
         images=[] if text_plan.media is None else list(text_plan.media.images),
+        sound=None if text_plan.media is None else text_plan.media.sound,
     )
     if text_plan.narrowed is not None:
         report = narrow_to_weight(report, text_plan.narrowed, FEW)

@@ -12,6 +12,7 @@ from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, li
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
 from attnscope.findings.images import CLS, find_places
 from attnscope.findings.merge_pieces import whole_words
+from attnscope.findings.sound import Sound
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
 from attnscope.request.dividing import divide, repeated_marks
@@ -65,12 +66,13 @@ class SearchedText:
     written: Sequence[str | None]  # their text, and its pair; None for an unknown or missing one
     spans: TextSpans | None
     words: bool  # whether a token is found with all others of its word
+    sound: Sound | None = None  # the sound whose frames are the tokens; None for none
 
     def find(self, option: str, selection: PositionSelection | None) -> list[int] | None:
         """Find the positions of a selection, sorted; None for no selection."""
         if selection is None:
             return None
-        positions = sorted(selection.find(self.tokens, self.written, option, spans=self.spans))
+        positions = sorted(selection.find(self.tokens, self.written, option, spans=self.spans, sound=self.sound))
         return whole_words(self.tokens, positions) if self.words else positions
 
 
@@ -141,8 +143,12 @@ def plan_text(
     documents = _documents(run, source, tokens, text.where, context is not None)
     warnings += _document_warnings(run, source, text, tokens, documents)
     first_query = source.first_queries.get(text.where, 0)
-    rows_of = SearchedText(tokens, (text.text, text.pair), spans, words=run.words)
-    columns_of = rows_of if context is None else SearchedText(context, (text.context,), spans, words=run.words)
+    sound = None if text.read is None else text.read.sound
+    of_rows = sound if text.read is not None and text.read.tokens_are_frames else None
+    rows_of = SearchedText(tokens, (text.text, text.pair), spans, words=run.words, sound=of_rows)
+    columns_of = rows_of
+    if context is not None:
+        columns_of = SearchedText(context, (text.context,), spans, words=run.words, sound=sound)
     queries, keys, pool, narrowed, more = _choose_cells(
         run, rows_of, columns_of, causal=causal, first_query=first_query
     )
@@ -198,6 +204,7 @@ def _all_tokens(
         warnings = list[str]()
     elif text.read is not None:
         tokens = list(text.read.tokens)
+        context = None if text.read.context is None else list(text.read.context)
         warnings = list(text.read.warnings)
         longest = source.config.max_positions
         if source.only_media is None and longest is not None and len(tokens) > longest:
@@ -289,6 +296,8 @@ def _hidden(run: RunConfig, columns_of: SearchedText, where: str, *, several: bo
 
 def check_context(text: TextInput, source: ModelSource) -> None:
     """Refuse a missing context under cross-attention, and a context anywhere else."""
+    if text.read is not None:
+        return  # what read its media has refused a text that does not belong to them
     has_context = text.context is not None
     if source.needs_context and not has_context:
         hint = "pass the text for the encoder" if source.part else "pass the text that provides keys and values"

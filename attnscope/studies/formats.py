@@ -147,6 +147,20 @@ def _first_text(findings: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
+def _subtitles(function: str) -> Callable[[Any, Options, FileSettings], Iterator[bytes]]:
+    """Return the writer of subtitles of the words of all texts."""
+
+    def write(findings: Any, _options: Options, _settings: FileSettings) -> Iterator[bytes]:
+        words = [word for text in findings.texts for word in (text.sound.words if text.sound is not None else ())]
+        if not any(text.sound is not None and text.sound.path is not None for text in findings.texts):
+            hint = "pass --audio, and a model that writes down what it hears"
+            raise UsageError("subtitles are the words of a sound, and there is none", hint=hint)
+        lines: Iterator[str] = imported(f"attnscope.findings.sound:{function}")(words)
+        yield from (line.encode() for line in lines)
+
+    return write
+
+
 def _imported(writer: str) -> Callable[[Any, Options, FileSettings], Iterator[bytes]]:
     """Return the writer of this name in `module:function`, which takes only findings; imported when it is called."""
     return lambda findings, *_: imported(writer)(findings)
@@ -163,5 +177,7 @@ FILE_FORMATS = (
     FileFormat(".npz", _imported("attnscope.findings.array_files:npz_parts")),
     FileFormat(".csv", _imported("attnscope.findings.tables:csv_parts")),
     FileFormat(".parquet", _imported("attnscope.findings.tables:parquet_parts"), extra=PARQUET),
+    FileFormat(".srt", _subtitles("srt_lines")),
+    FileFormat(".vtt", _subtitles("vtt_lines")),
     FileFormat(".xml", _imported("attnscope.studies.doctor.junit:junit_xml")),
 )

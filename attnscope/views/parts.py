@@ -1,7 +1,7 @@
 """The parts that findings are shown in: plain data without widths, markup or colour depths.
 
 `studies/` turns findings into parts; a view, such as `views/terminal`, draws each kind of part. Styles are names, and
-colours are places on a scale. There are nine kinds: Text, Facts, Table, Matrices, WeightMap, Bars, Strips,
+colours are places on a scale. There are ten kinds: Text, Facts, Table, Matrices, WeightMap, SoundMap, Bars, Strips,
 Pictures and FirstFitting; the other structs are what these consist of.
 """
 
@@ -141,6 +141,25 @@ class WeightMap(msgspec.Struct, frozen=True):
     of: str = WEIGHTS  # name of its numbers
 
 
+class SoundMap(msgspec.Struct, frozen=True):
+    """Weights on the frames of a sound, or on runs of them, below its loudness."""
+
+    of: str  # name of the numbers
+    meaning: str
+    rows: Axis
+    weights: Matrix  # (rows, frames); rows need not sum to 1
+    seconds: Sequence[float]  # at which each frame starts, then the end of the last
+    levels: Sequence[float]  # loudness of each frame, 0 to 1
+    path: Sequence[int] = ()  # frame in which a path through the map reaches each row; empty for no path
+
+    def path_of(self, row: int) -> range:
+        """Return the frames of the path in a row, at least one."""
+        if not self.path:
+            return range(0)
+        end = self.path[row + 1] if row + 1 < len(self.path) else len(self.levels)
+        return range(self.path[row], max(end, self.path[row] + 1))
+
+
 class Bar(msgspec.Struct, frozen=True):
     """One source, as a bar with numbers."""
 
@@ -225,4 +244,4 @@ class FirstFitting(msgspec.Struct, frozen=True):
     lines: int = 100
 
 
-ViewPart = Text | Facts | Table | Matrices | WeightMap | Bars | Strips | Pictures | FirstFitting
+ViewPart = Text | Facts | Table | Matrices | WeightMap | SoundMap | Bars | Strips | Pictures | FirstFitting

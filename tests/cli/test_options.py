@@ -154,9 +154,11 @@ ARGUMENTS = {
     "attn": "eager",
     "longest_probe": "16",
 }
-ELSEWHERE = {"part": "needs transformers", "ray": "starts a cluster"} | dict.fromkeys(
-    ("actors", "actor_cpus", "actor_gpus", "actor_resources"), "needs a cluster"
-)
+ELSEWHERE = {
+    "part": "needs transformers",
+    "ray": "starts a cluster",
+    "audio": "needs a model that hears",
+} | dict.fromkeys(("actors", "actor_cpus", "actor_gpus", "actor_resources"), "needs a cluster")
 
 
 @pytest.fixture(scope="module")

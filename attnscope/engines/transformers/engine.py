@@ -176,6 +176,10 @@ class TransformersEngine:
         return result
 
     def logits(self, hidden: Tensor) -> Tensor:
+        if self.loaded.frames is not None:
+            with torch.inference_mode():
+                logits: Tensor = self.loaded.predicting.get_output_embeddings()(hidden).float()
+            return logits
         return apply_head(self.loaded.predicting, hidden)
 
     def final_states(self, hidden: Tensor) -> Tensor:
@@ -204,9 +208,11 @@ class TransformersEngine:
         model = self.loaded.model
         source = batch.context or self.settings.encoder_texts
         if self.loaded.chosen in ("decoder", "cross"):
-            assert source is not None
-            inputs = _inputs(source) | {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}
-        elif self.loaded.layout is not None:
+            inputs = {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}
+            if self.loaded.frames is None:
+                assert source is not None
+                inputs |= _inputs(source)
+        elif self.loaded.layout is not None or self.loaded.frames is not None:
             inputs = {}
         else:
             inputs = _inputs(batch.tokens)

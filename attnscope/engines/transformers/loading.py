@@ -25,6 +25,7 @@ from attnscope.engines.transformers.probe import (
     probe,
     probe_tokens,
 )
+from attnscope.engines.transformers.sound import SOUNDS, FrameLayout, find_frames, probe_sound
 from attnscope.findings.predictions import PredictionKind
 from attnscope.model.tensors import read_tensors
 from attnscope.request.media import MediaKind
@@ -46,12 +47,13 @@ class TransformersModel:
     notes: tuple[str, ...]  # remarks on parts of the folder that are not used
     chosen: str = ""  # the part whose attention is shown; empty if there is only one
     layout: PatchLayout | None = None  # the tokens of a vision model; None for a model that takes token ids
+    frames: FrameLayout | None = None  # those of a model that takes sound; None for others
     predicting: Any = None  # the same model with its head for language, if the checkpoint has one; else None
 
     @property
     def predicts(self) -> PredictionKind | None:
         """Target of its head; None if it has none."""
-        if self.predicting is None:
+        if self.predicting is None or self.frames is not None:
             return None
         return head_kind(self.predicting, looks_ahead=any(part.looks_ahead for part in self.parts.values()))
 
@@ -70,6 +72,8 @@ class TransformersModel:
         part_names = [part for part in self.parts if part]
         if name is None and not part_names:
             return ""
+        if name is None and self.frames is not None and "cross" in part_names:
+            return "cross"
         if name is None:
             raise UsageError(
                 "the model has several parts", where=arg("part"), hint=f"use one of {', '.join(part_names)}"
@@ -108,11 +112,19 @@ def load_model(folder: Folder, dtype: torch.dtype, media: MediaKind | None = Non
 def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:
     """Inspect the attention of a model that already runs through attnscope."""
     layout = None
+    frames = None
     if model.main_input_name == PIXELS:
         pictures = probe_pixels(model, where)
         layout = find_layout(model, pictures[PIXELS], where)
         parts = probe(model, pictures, where)
         vocab_size, d_model = 1, int(model.config.hidden_size)
+    elif model.main_input_name in SOUNDS:
+        sounds = probe_sound(model, where)
+        frames = find_frames(model, sounds, where)
+        parts = probe(model, sounds, where)
+        vocab_size, d_model = 1, int(getattr(model.config, "hidden_size", None) or model.config.d_model)
+        if model.config.is_encoder_decoder:
+            vocab_size, d_model = _table(model, where)
     else:
         vocab_size, d_model = _table(model, where)
         parts = probe(model, probe_tokens(model, vocab_size), where)
@@ -126,6 +138,7 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
         decoder_start=_decoder_start(model.config, vocab_size, where),
         notes=notes,
         layout=layout,
+        frames=frames,
     )
 
 

@@ -17,7 +17,7 @@ from attnscope.request.media import MediaKind
 
 _COUNTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?(layer|expert|block)s?|(\w+_)?layers|depth")
 _MOST = 10_000
-TAKEN = "input_ids", "pixel_values"  # main inputs of models that can run
+TAKEN = "input_ids", "pixel_values", "input_features", "input_values"  # main inputs of models that can run
 _FLOAT_TAG = "__float__"
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -50,6 +50,8 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
         model_class = model_class[0] if isinstance(model_class, list | tuple) else model_class
         if (tower := _tower(model_class, config, "Vision" if media == "image" else "Text")) is not None:
             return tower
+        if media == "audio" and (tower := _audio_tower(model_class, config)) is not None:
+            return tower
         takes = model_class.main_input_name  # what stands for a class that needs another package raises here
     except (ImportError, ValueError) as e:
         reason = " ".join(str(e).split())[:200] or type(e).__name__
@@ -76,6 +78,15 @@ def _tower(model_class: Any, config: Any, kind: Literal["Text", "Vision"]) -> Mo
         whole = model_class(config)
     names = [name for name, part in whole.named_modules() if type(part) is towers[0]]
     return ModelClass(towers[0], tower_config, "".join(f"{name}." for name in names[:1]))
+
+
+def _audio_tower(model_class: Any, config: Any) -> ModelClass | None:
+    """Return the encoder of sound of a model that reads texts with sounds (Qwen2-Audio); None for other models."""
+    tower_config = getattr(config, "audio_config", None)
+    module = vars(sys.modules[model_class.__module__])
+    towers = [tower for tower in module.values() if getattr(tower, "config_class", None) is type(tower_config)]
+    towers = [tower for tower in towers if tower.__name__.endswith("Encoder")]
+    return ModelClass(towers[0], tower_config, "audio_tower.") if len(towers) == 1 else None
 
 
 def check_own_code(folder: Folder, model_class: ModelClass, *, trusted: bool) -> tuple[str, ...]:

@@ -57,10 +57,10 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     from attnscope.engines.transformers.loading import load_model
     from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 
-    # before a missing tokenizer is reported: a vision model has none
+    # before a missing tokenizer is reported: models that take pictures or sound alone have none
     model_class = find_model_class(folder, run.media_kind)
     trust = check_own_code(folder, model_class, trusted=run.trust_config)
-    is_text = model_class.model.main_input_name == "input_ids"
+    is_text = model_class.model.main_input_name == "input_ids" or model_class.config.is_encoder_decoder
     tokenizer_files = find_tokenizer(folder, run.tokenizer) if is_text else FoundTokenizer(_NO_TOKENIZER, {}, "")
     loaded = load_model(folder, getattr(torch, run.dtype), run.media_kind)
     source = _source(name, loaded, tokenizer_files.tokenizer, folder.fingerprint, run.part)
@@ -79,12 +79,16 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             chat=partial(chat_templates, folder, tokenizer_files),
         )
     )
-    return _with_media(source, loaded, folder.path)
+    return _with_sound(_with_media(source, loaded, folder.path), loaded, folder.path, folder.path)
 
 
-# of a vision model, whose tokens are patches
+# of models whose tokens are patches of a picture, or frames of a sound
 _NO_TOKENIZER = MissingTokenizer(
-    UsageError("the model takes no text", where=arg("text"), hint=f"pass {arg('image', placeholder='FILE')}")
+    UsageError(
+        "the model takes no text",
+        where=arg("text"),
+        hint=f"pass {arg('image', placeholder='FILE')} or {arg('audio', placeholder='FILE')}",
+    )
 )
 
 
@@ -125,7 +129,8 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
 
     body = base_of(live.model)
     loaded = inspect_model(body, live.name)
-    tokenizer, digest = (_NO_TOKENIZER, b"") if loaded.layout is not None else _live_tokenizer(live)
+    is_text = loaded.layout is None and (loaded.frames is None or body.config.is_encoder_decoder)
+    tokenizer, digest = _live_tokenizer(live) if is_text else (_NO_TOKENIZER, b"")
     if body is not live.model and is_predicting(live.model):
         loaded = replace(loaded, predicting=live.model)
     source = _source(live.name, loaded, tokenizer, fingerprint_live(live.model, digest), run.part)
@@ -133,7 +138,10 @@ def open_live(live: LiveModel, run: RunConfig) -> ModelSource:
     begin = begin_id(live.model.config.to_dict(), loaded.vocab_size)
     chat = partial(_live_templates, live)
     source = replace(source, generation=parse_rules(told.to_dict()), begin=begin, chat=chat)
-    return _with_media(source, loaded, Path(live.model.config.name_or_path or ""), live.tokenizer)
+    path = str(live.model.config.name_or_path or "")
+    source = _with_media(source, loaded, Path(path), live.tokenizer)
+    processor = None if isinstance(live.tokenizer, str | Path) else live.tokenizer
+    return _with_sound(source, loaded, processor or path, None)
 
 
 def _live_templates(live: LiveModel) -> ChatTemplates:
@@ -229,6 +237,29 @@ def _with_media(source: ModelSource, loaded: "TransformersModel", path: Path, gi
         return source
     open_prompts = cache(partial(open_processor, path, loaded.model.config))
     return replace(source, read_media=PromptReader(loaded.model, open_prompts, source.tokenizer, source.chat))
+
+
+def _with_sound(source: ModelSource, loaded: "TransformersModel", processor: Any, path: Path | None) -> ModelSource:
+    """Return a model that reads sound, if it takes it.
+
+    Args:
+        processor: Its processor, its feature extractor, or the folder of that.
+        path: The folder of its rules for generation; None for those of a model in memory.
+    """
+    if loaded.frames is None:
+        return source
+    from attnscope.engines.transformers.sound import SoundReader, open_extractor, open_generation
+
+    reader = SoundReader(
+        loaded.model,
+        loaded.predicting,
+        source.part or "",
+        loaded.frames,
+        source.tokenizer,
+        cache(partial(open_extractor, processor)),
+        cache(partial(open_generation, loaded.predicting, path)),
+    )
+    return replace(source, read_media=reader, only_media="audio", decoder_start=None)
 
 
 def _config(loaded: "TransformersModel", chosen_part: str) -> ModelConfig:

@@ -70,11 +70,12 @@ def head_kind(model: Any, *, looks_ahead: bool) -> PredictionKind:
 
 
 def _predicting(config: Any) -> list[Any]:
-    """Return the classes of a config that predict tokens around a base model; none of a model with two halves."""
+    """Return the classes of a config that predict tokens around a base model; of two halves, if they write speech."""
     import transformers
 
     if config.is_encoder_decoder:
-        return []
+        speech = transformers.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
+        return [speech[type(config)]] if type(config) in speech else []
     tables: list[Any] = [
         transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
         transformers.MODEL_FOR_MASKED_LM_MAPPING,

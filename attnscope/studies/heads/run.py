@@ -13,7 +13,16 @@ from attnscope.base.layer_kinds import spell_legend
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.arrays import Array
 from attnscope.findings.head_findings import HeadRoles, Probes, RoleValues
-from attnscope.findings.head_roles import FEWEST_SPANS, HEAD_ROLES, OF_PARTS, ROLES, HeadRole, jackknife, main_roles
+from attnscope.findings.head_roles import (
+    FEWEST_SPANS,
+    HEAD_ROLES,
+    OF_PARTS,
+    ROLES,
+    SOUND,
+    HeadRole,
+    jackknife,
+    main_roles,
+)
 from attnscope.findings.mixing import MIXING
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig, TextInput
@@ -50,6 +59,9 @@ def survey_heads(
         run = replace(run, texts=tuple(TextInput(text, where=f"built-in text {n}") for n, text in enumerate(TEXTS)))
     session = session or Session(run.texts, progress)
     source, run = session.open(run)
+    if SOUND in (options.roles or ()):
+        message = "is measured on speech, of which there is none"
+        raise UsageError(message, where=arg("role", SOUND), hint=f"pass {arg('audio', placeholder='FILE')}")
     _check(run, source)
     heads = shown_heads(source, mixing=options.mixing)
     if heads.shares and not heads.attention:

@@ -58,6 +58,10 @@ def _answer(request: Request) -> Any:
         return ask_heads(run, values["measure"] or "weight", *more, against=values["against"])
     from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
+    if run.media_kind == "audio":
+        from attnscope.studies.heads.sound import survey_sound
+
+        return survey_sound(run, SurveyOptions(values["role"], **counts), *more)
     return survey_heads(run, SurveyOptions(values["role"], mixing=mixing, **counts), *more)
 
 

@@ -13,6 +13,7 @@ from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.run.every_head import EveryHead, TextRoles, with_roles
 from attnscope.studies.screens.header import notes, report_header, text_headers, unknown_words
+from attnscope.studies.screens.sound import present_sound
 from attnscope.studies.screens.spans import present_spans
 from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, ViewPart
@@ -31,6 +32,8 @@ def present_page(report: Report, settings: DisplaySettings, display: Display) ->
     for text in report.texts:
         if text.spans is not None:
             yield from present_spans(text, text.spans, settings, heat=True)
+    for text in report.texts:
+        yield from present_sound(text, settings)
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 

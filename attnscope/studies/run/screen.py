@@ -24,6 +24,7 @@ from attnscope.studies.screens.header import (
 )
 from attnscope.studies.screens.overview import least_attended, overview, weight_map
 from attnscope.studies.screens.pictures import drawn_rows, has_maps, present_all_maps, present_maps
+from attnscope.studies.screens.sound import present_sound
 from attnscope.studies.screens.spans import present_spans, present_strips
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.word_matrix import word_axes, word_contributors, word_matrix
@@ -62,6 +63,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
             yield from present_spans(text, text.spans, settings, heat=heat)
         yield from present_rollouts(text, settings, heat=heat)
         yield from present_mixing(report, text, settings, heat=heat)
+        yield from present_sound(text, settings)
         yield from _model_output(text, settings)
         if thumbnails:
             yield GAP

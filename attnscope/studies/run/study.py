@@ -8,7 +8,7 @@ STUDY = Study(
             "run",
             "run:Report",
             "run.screen:present_report",
-            (*DRAWN, ".safetensors", ".npz", *TABLES),
+            (*DRAWN, ".safetensors", ".npz", ".srt", ".vtt", *TABLES),
             page="run.page:present_page",
         ),
     )

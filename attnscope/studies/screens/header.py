@@ -13,6 +13,7 @@ from attnscope.findings.heads import STAGES, HeadReport
 from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS, Means
 from attnscope.findings.run import Report, TextReport
+from attnscope.findings.sound import Sound
 from attnscope.findings.tokens import Token, continues, describe_unknown
 from attnscope.request.masks.expression import is_mask, parse_mask, spell_mask
 from attnscope.request.masks.terms import Own
@@ -235,7 +236,9 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
         _, quoted, characters = _quoted(text.pair, settings)
         lines.append(("pair", (*quoted, *characters, Span(f" · tokens {format_positions(second)}"))))
-    if text.context is not None:
+    if isinstance(text, TextReport) and text.sound is not None:
+        lines.append(("sound", _sound(text.sound)))
+    elif text.context is not None:
         lines.append(("context", ours(f"keys and values come from {len(text.context)} tokens of another text")))
     if padding:
         done = "its column is masked; its row is computed"
@@ -250,6 +253,13 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
     if not fits:
         lines.append(("rows", ours(f"{numbers} (the text has 0–{len(text.tokens) - 1})")))
     return Facts(lines)
+
+
+def _sound(sound: Sound) -> OneLine:
+    window = f", from {sound.start:.2f} on" if sound.start else ""
+    bands = f" in {sound.bands} bands" if sound.bands > 1 else ""
+    facts = f" · {sound.seconds:.2f} s · {sound.n_frames:,} frames of {sound.frame:g} s{bands}{window}"
+    return OneLine(untrusted(sound.name), ours(facts), end=True)
 
 
 def token_ids(text: TokenizedText) -> Facts:

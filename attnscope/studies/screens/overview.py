@@ -7,6 +7,7 @@ import numpy as np
 from attnscope.findings.arrays import Floats
 from attnscope.findings.heads import HeadReport, Pooled
 from attnscope.findings.run import TextReport
+from attnscope.studies.screens.sound import head_map, sound_of_keys
 from attnscope.views.axes import ranked_out, source_kind, token_axis
 from attnscope.views.numbers import column_texts, digits_for
 from attnscope.views.parts import GAP, WEIGHTS, Bar, Bars, Column, Table, ViewPart, WeightMap, paragraph
@@ -20,10 +21,16 @@ NEIGHBOURS = 8  # tokens of context on each side of a source
 def overview(text: TextReport, head: HeadReport) -> Iterator[ViewPart]:
     """Present the map of a head in place of its matrices, if it has one."""
     if head.pooled is not None:
-        yield weight_map(text, head.pooled)
+        yield any_map(text, head.pooled)
     if head.columns is not None:
         yield GAP
         yield from _most_attended(text, head, head.columns)
+
+
+def any_map(text: TextReport, pooled: Pooled) -> ViewPart:
+    """Return the map of a text, over seconds if its keys are frames of a sound."""
+    sound = sound_of_keys(text)
+    return weight_map(text, pooled) if sound is None else head_map(text, pooled, sound)
 
 
 def weight_map(text: TextReport, pooled: Pooled, of: str = WEIGHTS) -> WeightMap:

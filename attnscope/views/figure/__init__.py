@@ -13,6 +13,7 @@ from attnscope.views import parts
 from attnscope.views.figure.canvas import MARGIN, Canvas
 from attnscope.views.figure.matrices import draw_map, draw_matrices, draw_strips
 from attnscope.views.figure.pictures import draw_pictures
+from attnscope.views.figure.sound import draw_sound
 from attnscope.views.figure.tables import draw_bars, draw_facts, draw_table, draw_text
 from attnscope.views.settings import FigureParts, FigureSettings
 from attnscope.views.spans import ours
@@ -73,6 +74,7 @@ DRAWN: dict[type, Callable[[Canvas, Any], object]] = {
     parts.Table: draw_table,
     parts.Matrices: draw_matrices,
     parts.WeightMap: draw_map,
+    parts.SoundMap: draw_sound,
     parts.Bars: draw_bars,
     parts.Strips: draw_strips,
     parts.Pictures: draw_pictures,

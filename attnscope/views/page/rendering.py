@@ -157,6 +157,25 @@ def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
     return [{"k": "panels", "look": "alone", "panels": [panel]}]
 
 
+def _sound(drawn: parts.SoundMap, container: Container) -> list[Node]:
+    scale = LogScale.of(drawn.weights)
+    panel = {
+        "name": "map",
+        "label": f"map of {drawn.of} over seconds",
+        "title": [drawn.of],
+        "arithmetic": [f"{drawn.meaning}, as log₁₀"],
+        "matrix": container.exact(drawn.weights),
+        "rows": _axis(drawn.rows),
+        "columns": {"kind": "second", "labels": [[f"{second:.2f} s", ""] for second in drawn.seconds[:-1]]},
+        "scale": {"low": float(np.log10(scale.low)), "high": float(np.log10(scale.high)), "signed": False},
+        "log": True,
+        "masked": [],
+        "levels": list(drawn.levels),
+        "path": [[frames.start, frames.stop] for frames in map(drawn.path_of, range(len(drawn.weights)))],
+    }
+    return [{"k": "panels", "look": "alone", "panels": [panel]}]
+
+
 def _runs(starts: Sequence[int]) -> dict[str, Any]:
     return {"kind": "map", "labels": [[f"{a}" if b - a == 1 else f"{a}–{b - 1}", ""] for a, b in pairwise(starts)]}
 
@@ -263,6 +282,7 @@ DRAWN: dict[type, Drawing] = {
     parts.Table: _table,
     parts.Matrices: _panels,
     parts.WeightMap: _map,
+    parts.SoundMap: _sound,
     parts.Bars: _bars,
     parts.Strips: _strips,
     parts.Pictures: _pictures,

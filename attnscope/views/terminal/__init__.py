@@ -19,6 +19,7 @@ from attnscope.views.terminal.map import draw_map
 from attnscope.views.terminal.matrices import draw_matrices
 from attnscope.views.terminal.pictures import draw_pictures
 from attnscope.views.terminal.screen import Screen
+from attnscope.views.terminal.sound import draw_sound
 from attnscope.views.terminal.strips import draw_strips
 from attnscope.views.terminal.table import draw_table
 from attnscope.views.terminal.text import draw_facts, draw_text
@@ -87,6 +88,7 @@ DRAWN: dict[type, Callable[[Screen, Any], None]] = {
     parts.Table: draw_table,
     parts.Matrices: lambda screen, matrices: (draw_heat if matrices.heat else draw_matrices)(screen, matrices),
     parts.WeightMap: draw_map,
+    parts.SoundMap: draw_sound,
     parts.Bars: draw_bars,
     parts.Strips: draw_strips,
     parts.Pictures: draw_pictures,
