@@ -6,12 +6,14 @@ Layers, heads, queries and keys are indices into the axes of a scene, not positi
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from attnscope.views.scales import SHAPES, Shape
 from attnscope.views.walk.scene import WalkCut
+
+_Word = TypeVar("_Word", bound=str)
 
 # The stage whose columns are dimensions of the value.
 OUTPUT = "output"
@@ -198,7 +200,7 @@ def _visit(place: Place, spot: Spot, _bounds: Bounds) -> Place:
     return replace(place, spot=spot, history=(*place.history, place.spot)[-_LONGEST:], trail=())
 
 
-def _cycle(items: Sequence[str], item: str, step: int) -> str:
+def _cycle(items: Sequence[_Word], item: _Word, step: int) -> _Word:
     at = items.index(item) if item in items else 0
     return items[(at + step) % len(items)]
 
