@@ -96,14 +96,14 @@ def time(model: Model, runs: int) -> bool:
 class ManyTexts:
     """What `attnscope batch --keep effects` does with texts, once they are read and the model is open."""
 
-    def __init__(self, model: Model, first_layer: int) -> None:
+    def __init__(self, model: Model, first_layer: int, texts: int) -> None:
         self.n_layers, self.heads = model.engine.sizes
         self.layers = range(first_layer, self.n_layers)
         settings = Settings(layer=f"{first_layer}-{self.n_layers - 1}", keep=("effects",), target=(" it",))
         run = run_config(settings, RunConfig((), model.run.model))
         self.worker, grouping, _ = open_worker(settings, run, Session(()))
         self.tokens = grouping.tokens
-        prepared = [self.worker.prepare(text_item(index, text)) for index, text in enumerate(TEXTS)]
+        prepared = [self.worker.prepare(text_item(index, text)) for index, text in enumerate(TEXTS[:texts])]
         self.texts = [text for text in prepared if isinstance(text, PreparedText)]
         self.lengths = [len(text.text_plan.tokens) for text in self.texts]
         stack = model.engine.stack  # type: ignore[attr-defined]
@@ -132,9 +132,9 @@ class ManyTexts:
             linear(self.inputs[self.output.shape[1]][: len(self.layers) * self.heads], self.output)
 
 
-def batch(model: Model, runs: int, first_layer: int) -> bool:
+def batch(model: Model, runs: int, first_layer: int, texts: int) -> bool:
     """All heads of several texts against their products; whether the limit is missed."""
-    many = ManyTexts(model, first_layer)
+    many = ManyTexts(model, first_layer, texts)
     table = Table("batch", "products")
     took = take_turns({"ours": lambda: seconds(many.cut), "plain": lambda: seconds(many.products)}, runs)
     name = f"{len(many.texts)} texts, {len(many.layers) * many.heads} heads cut one by one in each"
@@ -192,6 +192,7 @@ def main() -> int:
     choices(parser, "which", both)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--first-layer", type=int, default=0, help="first layer whose heads `batch` cuts")
+    parser.add_argument("--texts", type=int, default=4, help="number of texts of `batch`, at most 4")
     parser.add_argument("--draws", type=int, default=8, help="sequences of random tokens")
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
@@ -202,7 +203,7 @@ def main() -> int:
     if "time" in which:
         missed |= time(model, asked.runs)
     if "batch" in which:
-        missed |= batch(model, asked.runs, asked.first_layer)
+        missed |= batch(model, asked.runs, asked.first_layer, asked.texts)
     if "induction" in which:
         missed |= induction(model, asked.draws)
     return int(missed)

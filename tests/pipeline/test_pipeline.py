@@ -100,7 +100,10 @@ def test_auto_answers_the_question_that_was_asked(minilm):
         best = max(mass, key=lambda at: mass[at])
         (chosen,) = run(model=str(minilm), **options).texts[0].heads
         assert (chosen.layer, chosen.head) == best
-        assert chosen.chosen == f"chosen automatically: most weight from {said} on this column ({mass[best]:.2f})"
+        ranked = sorted(mass, key=mass.get, reverse=True)[1:5]
+        others = ", ".join(f"L{at[0]}H{at[1]} {mass[at]:.2f}" for at in ranked)
+        why = f"most weight from {said} on this column ({mass[best]:.2f}); next: {others}"
+        assert chosen.chosen == f"chosen automatically: {why}"
 
 
 def test_auto_answers_the_question_of_a_comparison():

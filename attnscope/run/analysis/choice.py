@@ -14,6 +14,9 @@ from attnscope.model.tile import Recorder
 from attnscope.model.trace import HeadSelection
 from attnscope.request.selection import IndexSelection
 
+_NEXT = 4  # heads that are named after the strongest one
+_LEAST = 0.005  # smaller weights would be 0.00
+
 
 @dataclass(frozen=True)
 class HeadRanking:
@@ -25,6 +28,7 @@ class HeadRanking:
     values: Tensor  # the value of every head, (layers, heads)
     layers: Sequence[int]  # the layers of its rows
     mask: str | None = None  # the model's own mask, under which they were measured; None for the mask that is shown
+    is_cell: bool = False  # whether the values are weights of named rows on named keys, which are told of more heads
 
     def of_layer(self, layer: int) -> Tensor:
         """Return the values of the heads of a layer, (heads,)."""
@@ -81,7 +85,7 @@ class RankingRecorders:
             weight = f"weight from {who} on {'this column' if self._keys.sum() == 1 else 'these columns'}"
             mean = f"the layer with the most {weight} ({{}} on average over these heads)"
             none = f"no head has {weight}, so the first is shown"
-            return HeadRanking(f"most {weight} ({{}})", mean, none, values.cpu(), self._layers)
+            return HeadRanking(f"most {weight} ({{}})", mean, none, values.cpu(), self._layers, is_cell=True)
         values = torch.stack([recorder.excess.cpu().double().sum(0) for recorder in self._words]) / count.cpu()
         where = "" if not self._named else "in this row, " if count == 1 else "in these rows, "
         description = f"{where}its weights depend most on content (score {{}})"
@@ -148,6 +152,8 @@ def choose_heads(
             head = int(of_layer.argmax())
             if n_heads > 1:
                 reason = _auto(ranking.description, ranking, of_layer[head])
+                if ranking.is_cell and layers.word == "auto":
+                    reason += _next_heads(ranking)
             units.append(HeadSelection((layer,), (head,), chosen=reason))
         else:
             units += [HeadSelection((layer,), (head,), chosen=reason) for head in all_heads]
@@ -160,6 +166,18 @@ def choose_heads(
 def _auto(description: str, ranking: HeadRanking, value: Tensor, what: str = "") -> str:
     under = "" if ranking.mask is None else f" under the mask {ranking.mask}"
     return f"{what}chosen automatically{under}: {description.format(f'{float(value):.2f}') if value else ranking.none}"
+
+
+def _next_heads(ranking: HeadRanking) -> str:
+    """Name the heads after the strongest, as far as a screen would write their values: `; next: L3H8 0.47, …`."""
+    values = ranking.values
+    order = values.flatten().argsort(descending=True, stable=True)[1 : _NEXT + 1].tolist()
+    heads = [
+        f"L{ranking.layers[index // values.shape[1]]}H{index % values.shape[1]} {float(values.flatten()[index]):.2f}"
+        for index in order
+        if values.flatten()[index] >= _LEAST
+    ]
+    return f"; next: {', '.join(heads)}" if heads else ""
 
 
 def _over_mean_layer(
