@@ -109,6 +109,7 @@ KINDS = {
     "spans": ["run", "It rained. She went home.", "--spans", "sentences"],
     "rollout": ["run", TEXT, "--measure", "rollout"],
     "predictions": ["run", "The bank by the [MASK] was steep"],
+    "effects": ["ablate", "The bank by the [MASK] was steep", "--each", "head"],
 }
 OPENED = {"": "document", "r": "'.heads-panel'", "e": "'dialog'", ":": "'dialog'"}  # keys, and what is examined then
 

@@ -121,6 +121,35 @@ def test_what_cannot_be_walked_names_the_command(open_page, tmp_path):
     assert page.locator("p.cell").first.text_content().endswith("its matrix: attnscope run TEXT --head L3H3")
 
 
+def test_points_are_weights_and_effects_and_lead_to_their_heads(open_page, tmp_path):
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main([*PAGES["effect of head"], "-o", str(output), "--quiet"]) == 0
+    found = json.loads(exact.read_text())
+    weights, effects = np.array(found["weights"]), np.array(found["effects"][0]["kl"])
+    page = open_page(path, size=(1280, 800)).page
+    points = page.evaluate(
+        "[...document.querySelectorAll('.scatter a')].map((one) => [one.getAttribute('href'),"
+        " ...['cx', 'cy'].map((name) => Number(one.querySelector('circle').getAttribute(name)))])"
+    )
+    names = [f"L{layer}H{head}" for layer, head in zip(found["layers"], found["heads"], strict=True)]
+    assert [point[0].split("&")[0] for point in points] == [f"#head={name}" for name in names]
+    across, down = (np.array([point[n] for point in points]) for n in (1, 2))
+    line = np.polyfit(weights, across, 1)
+    np.testing.assert_allclose(np.polyval(line, weights), across, atol=0.1)
+    assert line[0] > 0 and np.polyval(line, 0) == pytest.approx(52, abs=0.2)  # the axis begins at 0
+    line = np.polyfit(effects, down, 1)
+    np.testing.assert_allclose(np.polyval(line, effects), down, atol=0.1)
+    assert line[0] < 0
+    ranks = [np.argsort(np.argsort(values)) for values in (weights, effects)]  # no two are equal
+    spearman = np.corrcoef(*ranks)[0, 1]
+    title = page.locator(".scatter figcaption").text_content()
+    assert number(title.split("ρ ")[1].split()[0]) == pytest.approx(spearman, abs=0.0051)
+    page.locator(".scatter a").nth(5).click()
+    assert shows(page, "document.querySelector('#where').textContent", names[5])
+    assert page.evaluate(SHOWS) == "effect of head"
+
+
 def test_effects_that_may_be_negative_have_zero_as_the_middle_of_their_scale(open_page, tmp_path):
     path = tmp_path / "page.html"
     assert main(["ablate", TEXT, "--each", "head", "--target", "bank", "-o", str(path), "--quiet"]) == 0

@@ -9,10 +9,15 @@ from attnscope.findings.ablation import EffectSurvey
 from attnscope.studies.ablate.screen import effect_meaning, present_effects
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
 from attnscope.studies.study import Display, Request
-from attnscope.views.parts import ViewPart
+from attnscope.views.numbers import formatted
+from attnscope.views.parts import Table, ViewPart
 from attnscope.views.settings import DisplaySettings
 
+# Names of the axis of effects, by what ranks them.
+AXES = {"target": "change of the logit", "kl": "KL, bits", "hidden": "change of the hidden state", "loss": "bits lost"}
+
 if TYPE_CHECKING:
+    from attnscope.views.page.scatter import Scatter
     from attnscope.views.page.walk import Walk
 
 
@@ -27,7 +32,7 @@ def run_with_heads(request: Request, survey: EffectSurvey) -> RunWithEveryHead |
 
 def present_effects_page(
     survey: EffectSurvey, settings: DisplaySettings, display: Display
-) -> "Iterator[ViewPart | Walk]":
+) -> "Iterator[ViewPart | Walk | Scatter]":
     """Turn the effects of every head, layer, edge or span into the parts of a page."""
     heads = HeadsOfPage("thumbnails")
     if survey.unit in ("head", "layer"):
@@ -39,4 +44,22 @@ def present_effects_page(
         heads = HeadsOfPage(name, [(name, f"{meaning[:1].upper()}{meaning[1:]}.", values)], queries=[query])
     elif survey.unit == "edge":
         heads = HeadsOfPage("thumbnails", queries=[survey.queries[survey.order()[0]]])
-    yield from with_walk(present_effects(survey, settings, display), display.every_head, heads)
+    for part in with_walk(present_effects(survey, settings, display), display.every_head, heads):
+        if isinstance(part, Table) and survey.unit == "head" and display.every_head is not None:
+            yield _scatter(survey, heads.display)
+        yield part
+
+
+def _scatter(survey: EffectSurvey, display: str) -> "Scatter":
+    """Draw the effect of every head against its weight, with their rank correlation."""
+    from attnscope.views.page.scatter import Scatter
+
+    effects = survey.effects[0]
+    correlation = "" if effects.correlation is None else f" · ρ {formatted(effects.correlation, 'z.2f')} (Spearman)"
+    return Scatter(
+        f"weight against effect of {len(survey.heads):,} heads{correlation}",
+        [f"L{layer}H{head}" for layer, head in zip(survey.layers, survey.heads, strict=True)],
+        ("weight", survey.weights),
+        (AXES[effects.ranked_by], effects.effect),
+        display,
+    )

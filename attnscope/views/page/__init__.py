@@ -16,6 +16,7 @@ from typing import Any
 from attnscope.base.system.escape import as_unicode
 from attnscope.views.page.container import Container
 from attnscope.views.page.rendering import DRAWN, render
+from attnscope.views.page.scatter import Scatter, lowered_scatter
 from attnscope.views.page.walk import Walk, lowered_walk
 from attnscope.views.palette import DARK, LIGHT
 from attnscope.views.pictures import MIXING
@@ -25,6 +26,7 @@ from attnscope.views.scales import LARGEST_RATIO, SHAPES, TICKS
 VERSION = 1
 _NO_SCRIPT = "This page draws its data with a script, which this browser does not run."
 DRAWN[Walk] = lowered_walk
+DRAWN[Scatter] = lowered_scatter
 # Characters of base64 on a line, which editors and mail can hold.
 _LINE = 16_384
 
