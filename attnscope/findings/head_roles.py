@@ -15,7 +15,7 @@ from attnscope.findings.arrays import Array
 
 Sums = Mapping[str, Array]
 # Roles of texts that are divided are shown unasked only if the texts are.
-OF_PARTS = "spans", "segments", "sound"
+OF_PARTS = "spans", "segments", "images", "sound"
 SOUND = "align"  # the role that is measured on speech
 # Number of sentences between one that is read and the first whose reading counts for `receiver`.
 APART = 4
@@ -23,6 +23,8 @@ APART = 4
 FEWEST_SPANS = 8
 # Extent of the local window in tokens.
 NEAR = 4
+# Largest distance of a patch that is near another, in rows and in columns.
+NEAR_PATCHES = 1
 # Precedence of roles in the choice of a main role.
 _TARGETS = 0
 _RESTS = 2
@@ -41,7 +43,7 @@ class HeadRole:
     meaning: str  # definition of its value
     source: str  # publication that describes it
     # on `texts`, on random tokens that are `repeated` once or `tripled`, on a `needle` among random tokens, or from
-    # `weights` alone; on `spans` of texts or on two `segments`, if texts have these, or on `sound`
+    # `weights` alone; on `spans` of texts, on two `segments` or on `images`, if texts have these, or on `sound`
     measured: str
     needs: tuple[str, ...]  # sums that it is computed from; see studies.heads.measure
     compute: Callable[[Sums], Array]  # computes its value from these sums, (…, layers, heads)
@@ -53,16 +55,26 @@ class HeadRole:
 
 
 def _mean(
-    name: str, letter: str, colour: str, title: str, meaning: str, source: str, measured: str, of: str, **more: Any
+    name: str,
+    letter: str,
+    colour: str,
+    title: str,
+    meaning: str,
+    source: str,
+    measured: str,
+    of: str,
+    sum: str | None = None,
+    **more: Any,
 ) -> HeadRole:
-    """Declare a role whose value is a sum of its name divided by the number of its rows, which is called `of`."""
+    """Declare a role whose value is a sum, by default of its name, divided by the number of its rows, called `of`."""
+    sum_name = sum or name
 
     def compute(sums: Sums) -> Array:
         with np.errstate(invalid="ignore"):
-            share: Array = sums[name] / sums[of]
+            share: Array = sums[sum_name] / sums[of]
         return share
 
-    return HeadRole(name, letter, colour, title, meaning, source, measured, (name, of), compute, **more)
+    return HeadRole(name, letter, colour, title, meaning, source, measured, (sum_name, of), compute, **more)
 
 
 def _on_text(name: str, letter: str, colour: str, title: str, meaning: str, source: str, **more: Any) -> HeadRole:
@@ -142,6 +154,19 @@ HEAD_ROLES = (
         "content", "C", "#d97957", "content",
         "Mean weight of a word on other words, beyond the mean of their offset and the mean of all words on them.",
         "docs/heads.md", "texts", "rows", clear=0.25, rank=_CAUSES,
+    ),
+    _mean(
+        "row", "r", "#020aff", "row of the picture", "Mean weight of a patch on the other patches of its row.",
+        "docs/images.md", "images", "patches", sum="grid row", rank=_SHAPES, of_shares=False,
+    ),
+    _mean(
+        "column", "c", "#f7fd01", "column of the picture", "Mean weight of a patch on the other patches of its column.",
+        "docs/images.md", "images", "patches", sum="grid column", rank=_SHAPES, of_shares=False,
+    ),
+    _mean(
+        "near", "n", "#150bb0", "near patches",
+        "Mean weight of a patch on the eight patches around it.",
+        "docs/images.md", "images", "patches", rank=_SHAPES, of_shares=False,
     ),
     HeadRole(
         "copying", "V", "#cc3311", "copying",

@@ -94,3 +94,28 @@ def test_spans_selections_and_effects_of_a_vision_model(tmp_path) -> None:
         assert measured.values[1, 2] == pytest.approx(float(whole.heads.stages["weights"][0, 0, 4:].sum()), abs=1e-5)
         effects = model.ablate(each="span", **seen).data
         assert [effects.spans.names[index] for index in effects.span_numbers] == ["(first)", "image", "(special)"]
+
+
+@pytest.mark.parametrize("name", ["dinov2_with_registers"])
+def test_roles_of_pictures_are_means_over_patches(tmp_path, name: str) -> None:
+    """Each is recomputed from the weights of all heads."""
+    pytest.importorskip("PIL")
+    next(row for row in VISION if row.name == name).save(tmp_path)
+    with attnscope.open_model(str(tmp_path)) as model:
+        roles = {role.name: role.values for role in model.heads(image=picture()).data.roles}
+        text = model.inspect(image=picture(), layer="all", head="all", stages="weights").data.texts[0]
+    weights = text.heads.stages["weights"].astype(np.float64)  # (layers · heads, tokens, tokens)
+    places = {token: divmod(n, 4) for n, token in enumerate(text.images[0].tokens.ravel().tolist())}
+    expected = {role: np.zeros(len(weights)) for role in ("row", "column", "near")}
+    for query, (y, x) in places.items():
+        for key, (row, column) in places.items():
+            if key != query:
+                expected["row"] += weights[:, query, key] * (row == y) / len(places)
+                expected["column"] += weights[:, query, key] * (column == x) / len(places)
+                expected["near"] += weights[:, query, key] * (max(abs(row - y), abs(column - x)) <= 1) / len(places)
+    for role, values in expected.items():
+        np.testing.assert_allclose(roles[role].ravel(), values, atol=1e-5)
+    words = weights[:, 4:, :]  # no patch is among the first two tokens
+    np.testing.assert_allclose(roles["first"].ravel(), words[:, :, 0].mean(1), atol=1e-5)
+    np.testing.assert_allclose(roles["special"].ravel(), words[:, :, 1:4].sum(-1).mean(1), atol=1e-5)
+    assert np.isnan(roles["induction"]).all()

@@ -62,7 +62,8 @@ def draw_probes(source: ModelSource, frame: tuple[list[Token], list[Token]], dra
     of 16 tokens are a third kind. There are `draws` sequences of each.
     """
     before, after = frame
-    ids = np.array([token_id for token_id in source.tokenizer.ordinary_ids() if token_id < source.config.vocab_size])
+    ordinary = source.tokenizer.ordinary_ids() if source.only_media is None else []
+    ids = np.array([token_id for token_id in ordinary if token_id < source.config.vocab_size], dtype=np.int64)
     limit = source.config.max_positions
     room = 2 * REPEATED if limit is None else min(2 * REPEATED, limit - len(before) - len(after))
     half = min(room // 2, len(ids))

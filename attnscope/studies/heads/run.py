@@ -87,7 +87,7 @@ def survey_heads(
     roles, main = role_values(sums, unasked if options.roles is None else asked, heads)
     probes = _describe(source, options, texts, random, shipped=shipped)
     mask = describe_mask_use(source, run, engine.describe_mask())
-    notes += _missing(random, roles, runs=source.runs)
+    notes += _missing(random, roles, runs=source.runs, reads=source.only_media is None)
     origin = provenance(source, run, device, warnings=warnings)
     return HeadRoles(origin, mask, probes, roles, main, notes, shares=heads.shares, channels=heads.channels)
 
@@ -155,27 +155,33 @@ def _record(
     groups = [[texts[n] for n in numbers] for numbers in batches]
     groups += [[random.probes[n].tokens for n in numbers] for numbers in random_batches]
     planned = [[TextPlan(tokens, None, None, [], [], None, []) for tokens in group] for group in groups]
+    for group, numbers in zip(planned, batches, strict=False):
+        group[:] = [dataclass_replace(plan, media=run.texts[n].read) for plan, n in zip(group, numbers, strict=True)]
     # a model without attention is planned as if each layer had it
     planned_source = source if heads.attention else dataclass_replace(source, layers=None)
     plans = plan_passes(run, planned_source, planned, _bytes_kept(heads, groups, len(texts)))
     model, device = session.load(plans[0], len(plans))
 
     from attnscope.studies.heads.measure import BLOCKS, ProbePass, Sums, TextPass
+    from attnscope.studies.heads.pictures import ON_GRIDS, PicturePass
     from attnscope.studies.heads.segments import SegmentPass, divided_texts
 
     counts = {**heads.attention, **heads.shares}
     sizes = heads.shape
     sums = Sums(sizes, len(texts), options.draws if random.probes else 0, max(map(len, texts)))
     parts = divided_texts(run, options.roles, texts)
-    sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in parts.sums}
+    grids = [() if text.read is None else text.read.images for text in run.texts]
+    on_grids = ON_GRIDS if "images" in measured and any(grids) else ()
+    sums.arrays |= {name: np.zeros((min(BLOCKS, len(texts)), *sizes)) for name in (*parts.sums, *on_grids)}
     for index, (plan, numbers) in enumerate(zip(plans, [*batches, *random_batches], strict=True)):
         batch, engine = prepare(plan, model, device)
-        recorded: list[TextPass | ProbePass | SegmentPass] = []
+        recorded: list[TextPass | ProbePass | SegmentPass | PicturePass] = []
         if index >= len(batches):
             recorded.append(ProbePass([random.probes[n] for n in numbers], engine, batch.tokens.real.device, counts))
         else:
             recorded += [TextPass(batch, numbers, engine, counts)] if "texts" in measured else []
             recorded += [SegmentPass(batch, numbers, parts, engine)] if parts.sums else []
+            recorded += [PicturePass(batch, numbers, grids, engine)] if on_grids else []
         recorders = {
             layer: [recorder for part in recorded for recorder in part.recorders.get(layer, ())] for layer in counts
         }
@@ -226,6 +232,9 @@ def _tokenized(run: RunConfig, source: ModelSource, *, shipped: bool) -> tuple[l
     limit = source.config.max_positions
     truncated = 0
     for text in run.texts:
+        if text.read is not None:
+            texts.append(list(text.read.tokens))
+            continue
         try:
             arguments = (text.text, text.pair, text.where)
             truncate = shipped or run.truncate
@@ -282,7 +291,7 @@ def role_values(
     return roles, main
 
 
-def _missing(random: RandomProbes, roles: Sequence[RoleValues], *, runs: bool) -> list[str]:
+def _missing(random: RandomProbes, roles: Sequence[RoleValues], *, runs: bool, reads: bool) -> list[str]:
     """Return notes on the roles that could not be measured on texts, or on random tokens."""
     worded = [role for role in roles if role.measured == "texts"]
     notes = list[str]()
@@ -293,7 +302,7 @@ def _missing(random: RandomProbes, roles: Sequence[RoleValues], *, runs: bool) -
         notes.append(f"receiver is not measured: no text has {FEWEST_SPANS} sentences, or spans")
     sizes = {"repeated": random.repeated, "needle": random.needle, "tripled": random.tripled}
     if missed := [role.name for role in roles if sizes.get(role.measured, 1) == 0]:
-        reason = "the vocabulary or the longest text of this model is too small"
+        reason = "the vocabulary or the longest text of this model is too small" if reads else "the model takes no text"
         notes.append(f"{_not_measured(missed)}: {reason if runs else 'random tokens need a model that runs them'}")
     return notes
 
