@@ -12,6 +12,7 @@ from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, li
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
 from attnscope.findings.images import CLS, find_places
 from attnscope.findings.merge_pieces import whole_words
+from attnscope.findings.mixing import MIXING
 from attnscope.findings.sound import Sound
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token
@@ -420,7 +421,8 @@ def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> lis
     why = "" if run.pool else f"the text has more than {run.window} tokens: "
     last = min(n_queries, n_keys)
     example = f"--query {max(0, last - 8)}:{last} --key {max(0, last - 8)}:{last}"
+    what = "share of |M|" if run.measure == MIXING else "weight"
     return [
-        f"{why}a map of {size} cells, which includes every weight, replaces the matrices",
+        f"{why}a map of {size} cells, which includes every {what}, replaces the matrices",
         f"for exact cells and contributors, select rows and columns, such as {example}",
     ]

@@ -249,6 +249,7 @@ def test_a_long_text_is_a_map_of_shares_and_a_window_of_columns(folders, capsys)
     out = " ".join(capsys.readouterr().out.split())
     assert "share of |M|" in out
     assert "a cell is the share of |M| on a run of keys" in out
+    assert "which includes every share of |M|, replaces the matrices" in out
     assert main(["run", long, "--model", folder, "--layer", "0", "--head", "1", "--query", "149", "--json"]) == 0
     narrowed = json.loads(capsys.readouterr().out)["texts"][0]
     assert narrowed["queries"] == [149]

@@ -257,7 +257,7 @@ class TransformersEngine:
             if layer == max(observe):
                 raise StopForward
 
-        session = AttentionCapture(self.loaded.model, lambda part, module, inputs: attended(inputs))
+        session = AttentionCapture(self.loaded.model, lambda part, module, inputs: attended(inputs), lean=True)
         with self._watching_mixing(observe, on_mixing):
             self._run(session, batch)
 

@@ -18,7 +18,7 @@ from attnscope.engines.transformers.followed import following
 from attnscope.engines.transformers.taken_outputs import TakenOutputs
 from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.request.masks.terms import Bidirectional, Mask
+from attnscope.request.masks.terms import Bidirectional, Causal, Mask
 
 NAME = "attnscope"  # our name in the attention interface of `transformers`
 RELATIVE = "relative position"  # name of a bias for every pair of positions
@@ -72,7 +72,8 @@ class AttentionCapture:
     call, and gives the output, (B, H, Q, Ev). `call_layers` has the layer of each call of a part, in order, if its
     modules do not know it. `gated` are the names of modules with a gate, `attending` of those whose calls are passed
     on; empty for all. `projection` is the output projection of the
-    latest layer; None if it was not found.
+    latest layer; None if it was not found. If `lean`, no mask is made where a plain causal one is meant: its size is
+    that of a matrix. Then padding has to be behind the texts, where no token sees it.
     """
 
     def __init__(
@@ -82,8 +83,11 @@ class AttentionCapture:
         call_layers: Mapping[str, Sequence[int]] | None = None,
         gated: Collection[str] = (),
         attending: Collection[str] = (),
+        *,
+        lean: bool = False,
     ) -> None:
         self._model = model
+        self.lean = lean
         self._on_attention = on_attention
         self._call_layers = call_layers or {}
         self.projection: nn.Module | None = None
@@ -238,7 +242,7 @@ class AttentionCapture:
 
         return AttentionSpec(
             scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
-            mask=given or Bidirectional(),
+            mask=given or (Causal() if self.lean else Bidirectional()),
             softcap=cap,
             bias=bias if parts else None,
             bias_name=RELATIVE if position is not None else "position" if parts else None,
@@ -344,10 +348,21 @@ def through_interface(model: Any) -> bool:
 def register() -> None:
     """Register our attention with transformers, with the masks of its eager attention."""
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import eager_mask
 
     AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, eager_mask)
+    AttentionMaskInterface.register(NAME, _mask)
+
+
+def _mask(*args: Any, **named: Any) -> Tensor | None:
+    """Return the mask of eager attention; in a lean session, that of a kernel, which is None for a plain causal one."""
+    from transformers.masking_utils import eager_mask, sdpa_mask
+
+    session = _active.get(None)
+    if session is None or not session.lean:
+        mask: Tensor | None = eager_mask(*args, **named)
+        return mask
+    mask = sdpa_mask(*args, **named | {"attention_mask": None, "allow_is_bidirectional_skip": False})
+    return mask
 
 
 def _own_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:

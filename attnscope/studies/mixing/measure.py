@@ -160,10 +160,11 @@ def _check_options(run: RunConfig, layer: int, *, pure: bool) -> None:
 
 def plan_mixing(run: RunConfig, source: ModelSource, heads: Mapping[int, "SelectedHeads"]) -> RunPlan:
     """Plan the pass, checked against the texts and the memory."""
-    request = msgspec.structs.replace(run, layer=AUTO, head=AUTO, predict=False)
+    request = msgspec.structs.replace(run, layer=AUTO, head=AUTO, predict=False, measure=MIXING)
     texts = plan_texts(request, source)
-    # a model without attention is planned as if each layer had it
-    plan = plan_for_texts(request, replace(source, layers=None) if source.layers == () else source, texts)
+    # no mask is made for the attention below, and a model without attention is planned as if each layer had it
+    source = replace(source, dense_masks=False, layers=source.layers or None)
+    plan = plan_for_texts(request, source, texts)
     n_layers_run = 1 + max(heads)
     longest = max(len(text.tokens) for text in texts)
     work = n_layers_run * layer_parameters(source.config) * sum(len(text.tokens) for text in texts)
