@@ -336,7 +336,7 @@ def _choose_cells(
     nothing_named = run.query is None and keys is None and not (first_query and run.pool is None)
     pool = run.pool or (POOL if too_long and nothing_named else None)
     if pool is not None and nothing_named:
-        return [], [], pool, None, _pooled_notes(run, n_queries, n_keys, pool)
+        return [], [], pool, None, _pooled_notes(run, n_queries, n_keys, pool, columns_of.sound)
     aligned = columns_of is rows_of
     found_queries = queries
     found_keys = keys
@@ -413,7 +413,7 @@ def _window(what: str, option: str, count: int, window: int | None, start: int, 
     return list(range(start, start + window))
 
 
-def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> list[str]:
+def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int, sound: Sound | None) -> list[str]:
     """Return notes on the cells that the map replaces, and how to see exact ones; none if a list replaces the map."""
     if run.least and run.stages == RunConfig(()).stages:
         return []
@@ -421,7 +421,13 @@ def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int) -> lis
     why = "" if run.pool else f"the text has more than {run.window} tokens: "
     last = min(n_queries, n_keys)
     example = f"--query {max(0, last - 8)}:{last} --key {max(0, last - 8)}:{last}"
+<<<<<<< HEAD
     what = "share of |M|" if run.measure == MIXING else "weight"
+=======
+    if sound is not None:
+        second = sound.seconds_of(sound.n_frames // 2)
+        example = f"--key {second:.1f}s-{second + 0.2:.1f}s"
+>>>>>>> 83a515cc (Notes of a sound's map suggest seconds; one word is no words)
     return [
         f"{why}a map of {size} cells, which includes every {what}, replaces the matrices",
         f"for exact cells and contributors, select rows and columns, such as {example}",

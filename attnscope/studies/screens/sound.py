@@ -47,7 +47,7 @@ def present_sound(text: TextReport, settings: DisplaySettings) -> Iterator[ViewP
         return
     if len(sound.words) <= _MOST_WORDS:
         caption = "  seconds in the file, and the mean probability of each word's tokens"
-        yield paragraph((Span(f"{len(sound.words)} words", "bold"), Span(caption, "dim")))
+        yield paragraph((Span(f"{len(sound.words)} word{'s' * (len(sound.words) > 1)}", "bold"), Span(caption, "dim")))
         yield _words(sound, settings)
     else:
         yield from _lines(sound, settings)
