@@ -421,13 +421,10 @@ def _pooled_notes(run: RunConfig, n_queries: int, n_keys: int, pool: int, sound:
     why = "" if run.pool else f"the text has more than {run.window} tokens: "
     last = min(n_queries, n_keys)
     example = f"--query {max(0, last - 8)}:{last} --key {max(0, last - 8)}:{last}"
-<<<<<<< HEAD
     what = "share of |M|" if run.measure == MIXING else "weight"
-=======
     if sound is not None:
         second = sound.seconds_of(sound.n_frames // 2)
         example = f"--key {second:.1f}s-{second + 0.2:.1f}s"
->>>>>>> 83a515cc (Notes of a sound's map suggest seconds; one word is no words)
     return [
         f"{why}a map of {size} cells, which includes every {what}, replaces the matrices",
         f"for exact cells and contributors, select rows and columns, such as {example}",

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ import attnscope
 from attnscope.findings.sound import SoundWord, subtitles
 from attnscope.findings.tokens import Token
 from attnscope.run.analysis.speech import speech_words
+from attnscope.views.axes import Axis
+from attnscope.views.page.rendering import DRAWN
+from attnscope.views.parts import SoundMap
+from attnscope.views.spans import Span
 from tests.helpers.espeak import say
 from tests.helpers.tiny_sound import ALIGNMENT_HEADS, noise
 from tests.helpers.whisper_tiny import ALIGNMENT_HEADS as ALIGNMENT
@@ -248,3 +253,19 @@ def test_files_that_are_read_have_the_words_and_the_map(
     written = (tmp_path / f"words.{ending}").read_text()
     assert "2 words" in written and ("seconds" in written or "over seconds" in written)
     assert ("<polyline" in written) == (ending == "svg")
+
+
+def test_the_map_of_a_page_sums_neighbouring_frames_and_keeps_the_path() -> None:
+    weights = np.random.default_rng(0).random((2, 400)).astype(np.float32)
+    rows = Axis("token", [0, 1], [Span("a"), Span("b")], [False, False], 2)
+    drawn = SoundMap(
+        "weights", "", rows, weights, [n / 50 for n in range(401)], np.linspace(0, 1, 400).tolist(), [0, 300]
+    )
+    kept: list[Any] = []
+    container: Any = SimpleNamespace(exact=lambda matrix: kept.append(matrix))
+    ((node,),) = [DRAWN[SoundMap](drawn, container)]
+    (panel,) = node["panels"]
+    np.testing.assert_allclose(kept[0][:, :-1], weights[:, :399].reshape(2, 133, 3).sum(-1), rtol=1e-5)
+    assert [label for label, _ in panel["columns"]["labels"]][:3] == ["0.00 s", "0.06 s", "0.12 s"]
+    assert panel["path"] == [[0, 100], [100, 400 / 3]]
+    assert panel["levels"][-1] == 1 and len(panel["levels"]) == 134

@@ -49,6 +49,8 @@ export interface HeatProps {
   // Draws a cell instead of its colour.
   paint?: (g: CanvasRenderingContext2D, row: number, column: number, x: number, y: number, size: number) => void;
   onEnter?: () => void;
+  levels?: number[]; // loudness of every column, drawn above
+  path?: [number, number][]; // first and end of the columns of a path, in every row
 }
 
 const FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
@@ -57,6 +59,7 @@ const LEAST_LABEL = 9; // a cell with a label, which is as large as the cell up 
 const LARGEST_LABEL = 12;
 const LARGEST_CELL = 96;
 const GAP = 6;
+const STRIP = 36; // pixels of the loudness above a map over seconds
 
 export function Heat(props: HeatProps) {
   const theme = currentTheme();
@@ -336,7 +339,7 @@ function plan(props: HeatProps, width: number, zoom: number): Layout {
   const cell = zoom ? Math.max(zoom, fit) : fit;
   const upright = cell - 4 < names - GAP;
   const named = cell >= LEAST_LABEL && !crowded;
-  const top = named ? (upright ? names : level) : 16;
+  const top = (named ? (upright ? names : level) : 16) + (props.levels ? STRIP : 0);
   const shownColumns = Math.max(1, Math.min(columns.length, Math.floor((space - left) / cell + 0.001)));
   const shownRows = Math.max(1, Math.min(rows.length, Math.floor((room - top) / cell + 0.001)));
   return {
@@ -447,6 +450,8 @@ function draw(
     }
     g.stroke();
   }
+  if (props.levels) loudness(g, props.levels, layout, c0, look.dim);
+  if (props.path) path(g, props.path, layout, r0, c0, [css(look.page), look.ink]);
   if (!props.paint) numbers(g, props, theme, layout, r0, c0);
   labels(g, props, layout, r0, c0, cursor, hover, look);
   // Pointer and cursor are ink on a line of the page, which is seen on every colour; the pointer has a crosshair.
@@ -475,6 +480,49 @@ function draw(
   }
   const [row, column] = [cursor[0] - r0, cursor[1] - c0];
   if (row >= 0 && column >= 0 && row < shownRows && column < shownColumns) across(row, column, 1, 1, 2);
+  g.restore();
+}
+
+// Bars of loudness around a middle line, relative to the loudest column.
+function loudness(
+  g: CanvasRenderingContext2D,
+  levels: number[],
+  { cell, left, shownColumns }: Layout,
+  c0: number,
+  colour: string,
+) {
+  const loudest = Math.max(...levels) || 1;
+  g.fillStyle = colour;
+  for (let c = 0; c < shownColumns; c++) {
+    const height = Math.max(1, ((STRIP - 6) * levels[c0 + c]!) / loudest);
+    g.fillRect(left + c * cell, (STRIP - 6 - height) / 2, cell, height);
+  }
+}
+
+// The path as steps through the middles of rows, in ink on a line of the page.
+function path(
+  g: CanvasRenderingContext2D,
+  steps: [number, number][],
+  { cell, left, top, shownRows, shownColumns }: Layout,
+  r0: number,
+  c0: number,
+  colours: [string, string],
+) {
+  g.save();
+  g.beginPath();
+  g.rect(left, top, shownColumns * cell, shownRows * cell);
+  g.clip();
+  g.beginPath();
+  steps.forEach(([first, end], row) => {
+    const y = top + (row - r0 + 0.5) * cell;
+    g.lineTo(left + (first - c0) * cell, y);
+    g.lineTo(left + (end - c0) * cell, y);
+  });
+  colours.forEach((colour, n) => {
+    g.strokeStyle = colour;
+    g.lineWidth = n ? 1.5 : 4;
+    g.stroke();
+  });
   g.restore();
 }
 

@@ -55,6 +55,8 @@ interface PanelNode {
   maskedWord?: string;
   colours?: string[][] | null;
   log?: boolean;
+  levels?: number[];
+  path?: [number, number][];
 }
 
 const labelsOf = (axis: AxisNode): Label[] => axis.labels.map(([number, name]) => ({ number, name }));
@@ -91,6 +93,8 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
         scale={panel.scale}
         label={panel.label}
         colours={panel.colours}
+        levels={panel.levels}
+        path={panel.path}
         forbidden={panel.name === "masked" ? (r, c) => at(r, c) === -Infinity && !masked.has(r) : undefined}
       />
     </figure>

@@ -19,6 +19,7 @@ Node = dict[str, Any] | Element
 # Width of an indentation in rem.
 _INDENT = 1.25
 # Columns from which panels are wide.
+_MOST_FRAMES = 160  # columns of a map over seconds; neighbouring frames are summed
 _WIDE = 24
 # Items of a list that are shown if it is folded, and longest list that is not.
 _SHOWN = 12
@@ -158,20 +159,24 @@ def _map(pooled: parts.WeightMap, container: Container) -> list[Node]:
 
 
 def _sound(drawn: parts.SoundMap, container: Container) -> list[Node]:
-    scale = LogScale.of(drawn.weights)
+    factor = -(-len(drawn.levels) // _MOST_FRAMES)
+    starts = np.arange(0, len(drawn.levels), factor)
+    weights = np.add.reduceat(drawn.weights, starts, axis=1).astype(np.float32)
+    scale = LogScale.of(weights)
+    paths = [drawn.path_of(row) for row in range(len(weights))] if drawn.path else []
     panel = {
         "name": "map",
         "label": f"map of {drawn.of} over seconds",
         "title": [drawn.of],
         "arithmetic": [f"{drawn.meaning}, as log₁₀"],
-        "matrix": container.exact(drawn.weights),
+        "matrix": container.exact(weights),
         "rows": _axis(drawn.rows),
-        "columns": {"kind": "second", "labels": [[f"{second:.2f} s", ""] for second in drawn.seconds[:-1]]},
+        "columns": {"kind": "second", "labels": [[f"{drawn.seconds[start]:.2f} s", ""] for start in starts.tolist()]},
         "scale": {"low": float(np.log10(scale.low)), "high": float(np.log10(scale.high)), "signed": False},
         "log": True,
         "masked": [],
-        "levels": list(drawn.levels),
-        "path": [[frames.start, frames.stop] for frames in map(drawn.path_of, range(len(drawn.weights)))],
+        "levels": np.maximum.reduceat(np.array(drawn.levels), starts).tolist(),
+        "path": [[frames.start / factor, frames.stop / factor] for frames in paths],
     }
     return [{"k": "panels", "look": "alone", "panels": [panel]}]
 
