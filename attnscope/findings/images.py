@@ -142,6 +142,11 @@ def picture_of(token: Token) -> str | None:
     return None if patch is None else patch[1]
 
 
+def is_register(token: Token) -> bool:
+    """Tell whether a token is a register of a vision model."""
+    return token.start is None and _REGISTER.fullmatch(token.piece) is not None
+
+
 def _patch(token: Token) -> "re.Match[str] | None":
     # Only names of patches have a colon and no characters of the text.
     return _PATCH.fullmatch(token.piece) if token.start is None and ":" in token.piece else None

@@ -82,3 +82,16 @@ def test_what_does_not_fit_is_refused_in_one_line(
     assert main(words) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_doctor_leaves_vision_models_to_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "-m", "dinov2"]) == 1
+    error = capsys.readouterr().err
+    assert "takes pixel_values, and doctor examines models that take token ids; attnscope check" in error
+    assert error.count("\n") == 1
+
+
+def test_a_span_of_a_picture_counts_its_patches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--image", "cat.png", "-m", "dinov2", "--spans", "images"]) == 0
+    screen = capsys.readouterr().out
+    assert "16 patches" in screen and "register:0 register:1 register:2" in screen

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
 from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.source import DEFAULT_MODEL
@@ -48,6 +49,10 @@ def examine_checkpoint(
         need["a copy in float32"] = numbers * 4
     require_memory(need, memory_bound(run.max_memory))
     model_class = find_model_class(folder)
+    takes = model_class.model.main_input_name
+    if takes != "input_ids":
+        message = f"takes {takes}, and doctor examines models that take token ids"
+        raise AttnscopeError(message, where=name, hint="attnscope check examines its attention")
     trust = check_own_code(folder, model_class, trusted=run.trust_config)
     found = find_tokenizer(folder, run.tokenizer).tokenizer
     own_tokenizer = None if isinstance(found, MissingTokenizer) else found

@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from attnscope.findings.arrays import Matrix
+from attnscope.findings.images import is_register, picture_of
 from attnscope.findings.run import TextReport
 from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token
@@ -255,8 +256,10 @@ def _shaded(text: TextReport, spans: SpanReport, shares: Matrix, settings: Displ
 
 
 def spell_run(tokens: Sequence[Token]) -> str:
-    """Spell tokens that are in no given text, with blanks between words."""
-    blank = [index > 0 and token.piece[:1] in ("Ġ", "▁") for index, token in enumerate(tokens)]
+    """Spell tokens that are in no given text, with blanks between words; of a picture, count them."""
+    if len(tokens) > 1 and all(picture_of(token) for token in tokens):
+        return f"{len(tokens)} patches"
+    blank = [index > 0 and (token.piece[:1] in ("Ġ", "▁") or is_register(token)) for index, token in enumerate(tokens)]
     return "".join(" " * begins + (token.text or token.piece) for token, begins in zip(tokens, blank, strict=True))
 
 
