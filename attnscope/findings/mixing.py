@@ -53,6 +53,9 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         ranked: The heads with the largest shares among those that one was chosen from, largest first.
         direct: q·k times decay and write strength: M before the delta rule takes away what the state holds, and without
             what Mamba adds of the token itself. Absent unless a single row is shown.
+        products: q·k of a single row. Null if a decay of each channel stands inside of the product.
+        decay: Decay from every key to that row; null as above.
+        key_write: How strongly every key was written; see write.
         pooled: A map that replaces the matrix of a long text. Its numbers are shares of |M|.
     """
 
@@ -74,6 +77,9 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     left_out: list[LeftOut] = []
     matrix: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
     direct: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
+    products: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
+    decay: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
+    key_write: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
     pooled: Pooled | None = None
 
     def axis_lengths(self) -> dict[str, int]:

@@ -183,6 +183,18 @@ class HeadMixing(Rows):
         """Return the same without what the delta rule takes away and without the skip: decayed products alone."""
         return replace(self, delta=False, skip=None)
 
+    def factors(self, row: int) -> tuple[Tensor, Tensor] | None:
+        """Return q·k of one row, and the decay from every key to it, (T,) each; 0 for later keys.
+
+        None if every channel has a decay of its own, so that these are no factors.
+        """
+        if self.bonus is not None or self.log_decay.shape[-1] > 1:
+            return None
+        passed = self._doubled(self.log_decay).cumsum(-2)[..., 0]
+        later = torch.arange(self.length, device=passed.device) > row
+        decay = (passed[..., row, None] - passed).to(self.k.dtype).masked_fill(later, -torch.inf).exp()
+        return (self.k @ self.q[..., row, :]).masked_fill(later, 0.0), decay
+
     def rows(self, rows: Sequence[int], chunk: int = CHUNK) -> Tensor:
         """Return rows of M, ascending, (R, T)."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.k.device)

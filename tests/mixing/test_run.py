@@ -190,6 +190,13 @@ def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(f
     layer = reference(folder, model_type, ids_of(report))[0]
     direct = text.mixing.direct[0, 0]
     close(direct, layer.direct(2, query))
+    if model_type != "kimi_linear":
+        factors = [getattr(text.mixing, name)[0, 0].astype(np.float64) for name in ("products", "decay", "key_write")]
+        close(np.prod(factors, axis=0), direct)
+    else:
+        assert np.isnan(text.mixing.products).all()  # every channel has a decay of its own
+        assert np.isnan(text.mixing.decay).all()
+    np.testing.assert_allclose(text.mixing.key_write[0, 0], layer.write[0, 2], rtol=2e-4)
     rest = text.mixing.matrix[0, 0] - direct
     if model_type == "granitemoehybrid":
         np.testing.assert_allclose(rest, np.where(np.arange(len(rest)) == query, layer.skip[2], 0), atol=1e-5)
@@ -203,6 +210,18 @@ def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(f
     for token, *numbers in re.findall(r"^ +\d+ (\S+) +(\S+) +(\S+) +(\S+) +\d", out, re.MULTILINE)[: query + 1]:
         first, second, total = (float(number.replace("−", "-")) for number in numbers)
         assert total == pytest.approx(first + second, abs=0.02), token
+
+
+def test_explain_is_the_row_of_run(folders, capsys):
+    folder = folders("qwen3_next")
+    row = run(folder, layer=0, head=2, query="river").texts[0].mixing
+    explained = attnscope.explain(TEXT, model=folder, layer=0, head=2, query="river").data.texts[0].mixing
+    for name in ("matrix", "direct", "products", "decay", "key_write", "half_life", "write", "gate"):
+        np.testing.assert_array_equal(getattr(explained, name), getattr(row, name))
+    assert main(["explain", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "river"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"key +q·k +Γ +β +q·k Γ β +delta rule +M +share", out)
+    assert "parts of the row" in out
 
 
 def test_by_value_ranks_by_the_norm_of_what_is_read_and_special_tokens_may_be_left_out(folders):
@@ -308,12 +327,13 @@ def test_what_does_not_apply_is_refused_in_one_sentence(folders):
         attnscope.inspect(TEXT, model=folder, measure="mixing", layer=1)
     with pytest.raises(UsageError, match="no layer of this model has"):
         attnscope.inspect(TEXT, measure="mixing", layer=1)
-    for study in (attnscope.explain, attnscope.ablate):
-        with pytest.raises(UsageError, match="has no attention over tokens") as error:
-            study(
-                TEXT, model=folder, layer=0, **({"query": "bank"} if study is attnscope.explain else {"each": "head"})
-            )
-        assert "attnscope run shows a layer without softmax alone" in str(error.value)
+    with pytest.raises(UsageError, match="has no attention over tokens") as error:
+        attnscope.ablate(TEXT, model=folder, layer=0, each="head")
+    assert "attnscope run shows a layer without softmax alone" in str(error.value)
+    with pytest.raises(UsageError, match="no softmax that a mask could change"):
+        attnscope.explain(TEXT, model=folder, layer=0, query="bank", mask="window:2")
+    with pytest.raises(UsageError, match="explain needs one token"):
+        attnscope.explain(TEXT, model=folder, layer=0)
     with pytest.raises(UsageError, match="has no attention over tokens"):
         attnscope.compare(TEXT, model=folder, layer=0, mask=["own", "window:2"])
 

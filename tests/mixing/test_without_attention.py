@@ -130,7 +130,6 @@ def test_other_commands_refuse_a_model_without_attention_in_one_sentence(folders
     texts.write_text(f"{TEXT}\n")
     commands = [
         ["compare", TEXT, "--mask", "own", "--mask", "window:2"],
-        ["explain", TEXT, "--query", "bank", "--mask", "window:2"],
         ["ablate", TEXT, "--each", "head"],
         ["ablate", TEXT, "--cut", "L0H0"],
         ["check"],

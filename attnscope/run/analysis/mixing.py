@@ -18,6 +18,7 @@ from attnscope.run.text_plan import TextPlan
 _RANKED_ROWS = 64  # rows of a text by which a head is chosen if no rows are shown
 _LISTED = 10  # heads that a choice names
 _VECTORS = ("row_sum", "size", "half_life", "write", "gate")
+_OF_A_ROW = ("direct", "products", "decay", "key_write")  # of a report whose texts have one row each
 _RANKED = ("keys", "mixing", "share", "value")
 
 
@@ -45,7 +46,7 @@ class LayerRecorder:
         self._heads = heads
         self._check = check
         single = bool(run.stages) and all(len(text.queries) == 1 for text in texts)
-        self.names = (*_VECTORS, *_RANKED, *(("matrix",) if run.stages else ()), *(("direct",) if single else ()))
+        self.names = (*_VECTORS, *_RANKED, *(("matrix",) if run.stages else ()), *(_OF_A_ROW if single else ()))
         if any(text.pool for text in texts):
             self.names += ("pooled",)
         self.units: list[HeadRef] = []
@@ -88,7 +89,8 @@ class LayerRecorder:
                 for name, values in (self._rows(text, one, norms) | self._vectors(text, vectors)).items():
                     arrays[name].append(values)
                 if "direct" in self.names:
-                    arrays["direct"].append(one.direct().rows(text.queries)[:, text.keys].cpu().numpy())
+                    for name, values in _one_row(one, text).items():
+                        arrays[name].append(values)
                 if "pooled" in self.names:
                     arrays["pooled"].append(self._pooled(text, one))
             self.kept.append(arrays)
@@ -140,7 +142,7 @@ class LayerRecorder:
         """Return the shown rows, their sums and their strongest sources."""
         eligible = _eligible(text.tokens, special=self._run.special)
         count = min(self._run.top, len(text.tokens))
-        elsewhere = ("half_life", "write", "gate", "pooled", "direct")
+        elsewhere = ("half_life", "write", "gate", "pooled", *_OF_A_ROW)
         blocks: dict[str, list[Tensor]] = {name: [] for name in self.names if name not in elsewhere}
         for rows, on_device in one.blocks(text.queries):
             self._check()
@@ -185,6 +187,21 @@ class LayerRecorder:
             np.add.at(counts, runs, 1)
         with np.errstate(invalid="ignore"):
             return (sums / counts[:, None]).astype(np.float32)
+
+
+def _one_row(one: HeadMixing | ChannelMean, text: TextPlan) -> dict[str, np.ndarray]:
+    """Return what the only row of a text is made of: factors that do not exist are NaN, as are those of a mean."""
+    (row,) = text.queries
+    missing = torch.full((len(text.tokens),), torch.nan)
+    factors = one.factors(row) if isinstance(one, HeadMixing) else None
+    write = missing if one.write is None else one.write
+    parts = {
+        "direct": one.direct().rows([row])[0],
+        "products": missing if factors is None else factors[0],
+        "decay": missing if factors is None else factors[1],
+        "key_write": write,
+    }
+    return {name: values[text.keys].float().cpu().numpy()[None] for name, values in parts.items()}
 
 
 def _no_rows(names: Sequence[str] | dict[str, Any], count: int, keys: int) -> dict[str, np.ndarray]:

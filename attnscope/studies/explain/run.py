@@ -6,9 +6,11 @@ from msgspec.structs import replace
 
 from attnscope.base.errors import TEXTS_FILE, UsageError, arg, listed
 from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
+from attnscope.findings.run import Report
 from attnscope.findings.tokens import spell_piece
 from attnscope.request.run_config import RunConfig
-from attnscope.run.plan import RunPlan, fit_to_memory, make_plan
+from attnscope.request.selection import AUTO, PositionSelection
+from attnscope.run.plan import RunPlan, fit_to_memory, make_plan, plan_texts
 from attnscope.run.session import (
     HeadChoice,
     ProgressCallback,
@@ -19,6 +21,8 @@ from attnscope.run.session import (
     select_heads,
 )
 from attnscope.run.text_plan import TextPlan
+from attnscope.studies.mixing.measure import measure_mixing
+from attnscope.studies.rollout.run import shows_mixing
 
 _NAMED = 40  # tokens that an error names
 
@@ -87,6 +91,18 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         "chosen": unit.chosen,
     }
     return build(run, text_plan, capture, origin, about, rest)
+
+
+def explain_mixing(run: RunConfig, progress: ProgressCallback | None, session: Session | None) -> Report | None:
+    """Explain one row of a layer without softmax, as a Report of this row alone; None if another layer is meant."""
+    session = session or Session(run.texts, progress)
+    if not shows_mixing(run, session):
+        return None
+    _check_one(run)
+    source, rendered = session.open(run)
+    (text_plan,) = plan_texts(replace(rendered, layer=AUTO, head=AUTO, window=None, stages=()), source)
+    query = PositionSelection.of([_one_query(run, text_plan)])
+    return measure_mixing(replace(run, query=query, window=None, stages=("weights",)), progress, session)
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:

@@ -10,11 +10,12 @@ _WINDOW = 16  # number of keys of a long text that a screen shows
 def _answer(request: Request) -> Any:
     from msgspec.structs import replace
 
-    from attnscope.studies.explain.run import explain
+    from attnscope.studies.explain.run import explain, explain_mixing
 
     window = request.values.get("top") or (_WINDOW if request.brief else None)
     run = replace(request.run, window=window, top=3)
-    return explain(run, request.progress, request.session)
+    row = explain_mixing(run, request.progress, request.session)
+    return explain(run, request.progress, request.session) if row is None else row
 
 
 STUDY = Study(
@@ -24,7 +25,9 @@ STUDY = Study(
 
         Shows the model's own numbers: what enters the layer, the query and every key, the dot products and the
         dimensions that contribute most to the largest, scale, mask, softmax, the weighted sum of the values, and the
-        rest of the layer. Every step is recomputed and compared with the model.
+        rest of the layer. Every step is recomputed and compared with the model. In a layer without softmax, shows
+        what the row of its matrix is made of: q·k, decay and write strength of every key, and what the delta rule takes
+        away.
         """,
         """
         attnscope explain "The bank by the river" --query bank

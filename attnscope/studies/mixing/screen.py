@@ -1,6 +1,7 @@
 """The matrices of layers without softmax: signed, with what decays and writes each token, and the strongest sources."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from attnscope.studies.run.row_list import LISTED, row_table
 from attnscope.studies.screens.contributors import fitted
 from attnscope.studies.screens.header import RANDOM_WEIGHTS
 from attnscope.studies.screens.overview import weight_map
-from attnscope.views.axes import token_axis
+from attnscope.views.axes import Axis, token_axis
 from attnscope.views.numbers import NO_WEIGHT, Digits, column_texts, digits_for, written
 from attnscope.views.parts import GAP, Bar, Bars, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale, scale_for
@@ -130,7 +131,11 @@ def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: 
     parts = _parts(mixing, row, unit)
     terms = {name: _with_others(values, listed, others) for name, values in (*parts.items(), ("M", row))}
     digits = digits_for(np.array([*terms.values()]), settings.precision)
-    columns = [Column(name, written(values, digits)) for name, values in terms.items()]
+    columns = [
+        Column(name, column_texts([*map(float, values[listed]), *[None] * (others.size > 0)], settings.precision))
+        for name, values in _factors(mixing, unit).items()
+    ]
+    columns += [Column(name, written(values, digits)) for name, values in terms.items()]
     shares = _with_others(sizes / (float(mixing.size[unit, 0]) or 1.0), listed, others)
     columns.append(Column("share", column_texts(shares, settings.precision)))
     ranked = dict(zip(mixing.keys[unit, 0].tolist(), mixing.value[unit, 0].tolist(), strict=True))
@@ -147,7 +152,33 @@ def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: 
     yield GAP
     yield from row_table(queries, keys, columns, bars, [formula], others.size, which)
     yield GAP
+    if parts:
+        yield _strips(
+            replace(keys, announced=True),
+            {name: values[[*listed]] for name, values in (*parts.items(), ("M", row))},
+            digits,
+        )
+        yield GAP
     yield from _rows(text, mixing, unit, settings)
+
+
+def _factors(mixing: Mixing, unit: int) -> dict[str, Array]:
+    """Return the factors of what a row reads directly, as far as they are factors."""
+    factors = {"q·k": mixing.products, "Γ": mixing.decay, WRITES.get(mixing.kinds[unit], ""): mixing.key_write}
+    rows = {name: values[unit, 0] for name, values in factors.items() if values is not None}
+    return {name: row for name, row in rows.items() if name and np.isfinite(row).any()}
+
+
+def _strips(keys: Axis, terms: dict[str, Array], digits: Digits) -> Matrices:
+    """Draw what a row is the sum of as strips of cells, on one scale."""
+    matrix = np.stack([*terms.values()]).astype(np.float32)
+    n = len(terms)
+    axis = Axis("dim", range(n), [Span(name) for name in terms], [False] * n, n, [""] * n)
+    cells = [[digits.text(value) for value in line] for line in matrix.tolist()]
+    title = ours("parts of the row")
+    return Matrices(
+        [Panel(MIXING, title, matrix, cells, axis, keys, scale_for(MIXING, matrix), digits, [False] * n)], True
+    )
 
 
 def _parts(mixing: Mixing, row: Array, unit: int) -> dict[str, Array]:
