@@ -159,7 +159,9 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
                   const inset = size > 12 ? 1.5 : 0.5;
                   const [left, top, wide] = [x + inset, y + inset, size - 2 * inset];
                   g.fillStyle = css(surface(theme, "unknown"));
-                  if (picture) g.drawImage(picture, left, top, wide, wide);
+                  // A matrix fills the square, a picture keeps its shape.
+                  const tall = picture && scene.data.pictures ? picture.height / picture.width : 1;
+                  if (picture) g.drawImage(picture, left, top, wide / Math.max(1, tall), wide * Math.min(1, tall));
                   else g.fillRect(left, top, wide, wide);
                   if (head?.unit.chosen && size > 16) {
                     g.fillStyle = look.ink;
