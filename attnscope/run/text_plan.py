@@ -26,6 +26,7 @@ from attnscope.request.spans import SpanRequest
 from attnscope.run.mask_effect import shows_other_documents
 from attnscope.run.rendering import given_notes, given_tokens, packed_lengths
 
+_MOST_MAPPED = 8_000_000  # weights of all heads on each other's patches that a screen keeps
 _MOST_CELLS = 1 << 17  # of one head, that are kept so that those with most weight can be shown
 
 Part = Literal["rows", "columns"]
@@ -130,7 +131,7 @@ def plan_text(
             # the rows of the tokens before the new ones, from which these were predicted
             run = msgspec.structs.replace(run, query=PositionSelection.of(rows[-run.window :]))
     if text.read is not None and text.read.images:
-        run, row_notes = _with_row(run, tokens)
+        run, row_notes = _with_row(run, tokens, source.config.n_layers * source.config.n_heads)
         notes += row_notes
     causal = any(term.left_to_right for term in used_mask(run.mask, source.config.mask))
     spans = divide_text(run, text, tokens)
@@ -177,7 +178,7 @@ def plan_text(
     )
 
 
-def _with_row(run: RunConfig, tokens: Sequence[Token]) -> tuple[RunConfig, list[str]]:
+def _with_row(run: RunConfig, tokens: Sequence[Token], units: int) -> tuple[RunConfig, list[str]]:
     """Return a run that shows one whole row of a text with pictures that is too long to show all, if it names none.
 
     That row is the model's class token, or else the last token of a text that is read from left to right; without
@@ -191,6 +192,9 @@ def _with_row(run: RunConfig, tokens: Sequence[Token]) -> tuple[RunConfig, list[
         return run, []
     row = rows[0] if rows else len(tokens) - 1
     note = f"the row of {tokens[row].text or tokens[row].piece} is shown; --query ROWS shows others"
+    if run.stages == RunConfig(()).stages and units * len(tokens) ** 2 <= _MOST_MAPPED:
+        # How far heads read is known only from the rows of all patches, which a screen does not draw.
+        return msgspec.structs.replace(run, query=PositionSelection.of([slice(0, len(tokens))])), [note]
     return msgspec.structs.replace(run, query=PositionSelection.of([row])), [note]
 
 

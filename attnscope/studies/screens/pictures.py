@@ -54,7 +54,8 @@ def present_all_maps(text: TextReport, settings: DisplaySettings) -> Iterator[Pi
     places = [(int(head.layer), int(head.head)) for head in text.heads]
     for grid in text.images:
         maps = [_map(text, head, row, grid, scale, brief=True) for head, row in zip(text.heads, rows, strict=True)]
-        names = ["entropy in bits", *(["mean distance in patches"] * (len(maps[0].facts) > 2))]
+        of_all = " of all" * (not set(rows[0].queries) <= set(grid.tokens.ravel().tolist()))
+        names = ["entropy in bits", *([f"mean distance{of_all} in patches"] * (len(maps[0].facts) > 2))]
         caption = _caption(rows[:1])
         if len(text.images) > 1:
             caption = (Span(f"{grid.prefix}: "), *caption)

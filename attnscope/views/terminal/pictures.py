@@ -154,8 +154,9 @@ def _draw_heads(screen: Screen, maps: Sequence[PictureMap], places: Sequence[tup
                     line = lines[n] if n < len(lines) else Text()
                     row.append_text(line).append(" " * (step - line.cell_len))
                 screen.put(row, width=screen.width)
+    coarser = "" if size == (columns, rows) else "; a cell is the largest of the patches in it"
     if facts:
-        screen.say((f"below each: {facts}", "dim"))
+        screen.say((f"below each: {facts}{coarser}", "dim"))
 
 
 def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: Size) -> Lines:
