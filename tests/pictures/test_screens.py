@@ -138,7 +138,8 @@ def test_resizing_takes_means_or_repeats() -> None:
 
 
 def test_half_blocks_have_the_colours_of_the_picture_and_of_the_map() -> None:
-    part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1))
+    # rich remembers how it wrote a colour first: no other test writes those of this picture.
+    part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1, seed=7))
     file = StringIO()
     console = Console(file=file, width=80, color_system="truecolor", force_terminal=True, legacy_windows=False)
     draw([part], console)
@@ -146,10 +147,10 @@ def test_half_blocks_have_the_colours_of_the_picture_and_of_the_map() -> None:
     found = np.array([_colours(line) for line in drawn_lines])  # (lines, characters, halves, 3)
     seen, mapped = np.split(found.transpose(0, 2, 1, 3).reshape(2 * len(found), -1, 3)[:27], 2, axis=1)
     size = 27, 36  # nine pixels for a patch
-    np.testing.assert_array_equal(seen, np.rint(resized(pixels(), *size)))
+    np.testing.assert_array_equal(seen, np.rint(resized(pixels(7), *size)))
     picture = part.maps[0]
     np.testing.assert_array_equal(
-        mapped, covered(resized(pixels(), *size), picture.weights, picture.scale, Screen(console).surface)
+        mapped, covered(resized(pixels(7), *size), picture.weights, picture.scale, Screen(console).surface)
     )
 
 
