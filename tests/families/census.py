@@ -316,7 +316,12 @@ def watch_attention(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None =
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
     with WatchedAttention(cut) as watched:
         output = runs(**inputs)
-    if not model.is_backend_compatible():  # it computes attention by operators of its own
+    seen = watched.weights
+    if model.config.is_encoder_decoder:  # its decoder may call the attention interface where its encoder does not
+        with WatchedAttention() as of_encoder:
+            model.get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids))
+        seen = of_encoder.weights
+    if not seen:  # it computes attention by operators of its own
         output = runs(**inputs, output_attentions=True)
         weights = output.get("encoder_attentions") or output["attentions"]
         # what SqueezeBERT and ProphetNet return as attentions are scores

@@ -82,7 +82,6 @@ def probe_tokens(model: Any, vocab_size: int) -> dict[str, Any]:
 
 def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str, ModelPart]:
     """Run a small input, such as two tokens, and see which parts, layers and heads there are."""
-    names = {module: name for name, module in model.named_modules()}
     parts, running = _run(model, inputs, where)
     unseen = not parts and not running.mixing
     if through_interface(model) and (unseen or (model.config.is_encoder_decoder and "encoder" not in parts)):
@@ -97,6 +96,7 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
         return {"": _without_attention(running)}
     if not parts:
         raise no_attention_found(model.config.model_type, where)
+    names = {module: name for name, module in model.named_modules()}  # BigBird exchanges modules while it runs
     changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
     if changed or any(module in CALLED_TWICE for module in names):
         parts, running = _run(model, inputs, where, changed)

@@ -9,7 +9,7 @@ from attnscope.base.errors import AttnscopeError
 from attnscope.checkpoints.folder import Folder
 from attnscope.engines.protocol import EngineSettings, LoadedModel
 from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
-from attnscope.engines.transformers.interface import AttentionCapture, capturing
+from attnscope.engines.transformers.interface import AttentionCapture, capturing, through_interface
 from attnscope.engines.transformers.loading import TransformersModel, load_model
 from attnscope.model.attention import attended
 from attnscope.model.batch import Batch, TokenTensors
@@ -41,7 +41,10 @@ def load_reference(
 
 
 def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
-    """Return every layer's stages, (1, H, Q, K) each, by textbook formulas, with transformers' weights."""
+    """Return every layer's stages, (1, H, Q, K) each, by textbook formulas, with transformers' weights.
+
+    Of a model whose operators are followed, weights and output alone.
+    """
     loaded = work.loaded
     engine = TransformersEngine(loaded, EngineSettings((), encoder_texts=work.encoder_texts))
     layers: list[dict[str, Tensor]] = []
@@ -57,7 +60,10 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
     for stages, weights in zip(layers, _weights(engine, work.batch), strict=True):
         stages["weights"] = weights.float()
         stages["output"] = stages["weights"] @ stages.pop("values")
-    return layers
+    if through_interface(loaded.model):
+        return layers
+    # Operators may add the same number to all scores of a row (BLOOM), or multiply queries where we multiply scores.
+    return [{"weights": stages["weights"], "output": stages["output"]} for stages in layers]
 
 
 def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:

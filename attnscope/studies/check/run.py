@@ -289,17 +289,18 @@ def _transformers(
         return [skipped_check(name, e.line(on_command_line))], []
     if len(reference) != len(alone):
         return [skipped_check(name, f"it returns {len(reference)} layers")], []
+    stages = [stage for stage in STAGES if all(stage in layer for layer in reference)]
     gaps: dict[str, list[Tensor]] = {}
-    for stage in STAGES:
+    for stage in stages:
         pairs = zip(alone, reference, strict=True)
         gaps[stage] = [largest_difference(a.stages[stage], b[stage], absolute=stage == "weights") for a, b in pairs]
     gaps_by_stage: list[Differences] = []
 
     def compare(limits: Limits) -> list[Check]:
-        allowed = {stage: [layer_limits[stage] for layer_limits in limits] for stage in STAGES}
+        allowed = {stage: [layer_limits[stage] for layer_limits in limits] for stage in stages}
         layers = layer_numbers(alone)
-        gaps_by_stage[:] = [differences(_EAGER, stage, gaps[stage], allowed[stage], layers) for stage in STAGES]
-        return [make_check(f"{name}: {stage}", gaps[stage], allowed[stage], layers) for stage in STAGES]
+        gaps_by_stage[:] = [differences(_EAGER, stage, gaps[stage], allowed[stage], layers) for stage in stages]
+        return [make_check(f"{name}: {stage}", gaps[stage], allowed[stage], layers) for stage in stages]
 
     return job.judge(len(alone), compare, bounds), gaps_by_stage
 
