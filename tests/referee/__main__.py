@@ -10,7 +10,7 @@ from typing import Any
 
 import transformers as hf
 
-from tests.referee import comparing, cutting, draw, dumping, explaining, predicting, rollouts, runner
+from tests.referee import comparing, cutting, draw, dumping, explaining, mixing, predicting, rollouts, runner
 from tests.referee.models import NAMES, Models
 from tests.referee.verify import Mismatch
 
@@ -22,6 +22,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "predict": (predicting.call, predicting.check),
     "ablate": (cutting.call, cutting.check),
     "measure": (rollouts.call, rollouts.check),
+    "mixing": (mixing.call, mixing.check),
 }
 _SOURCES = ("models.py", "../helpers/tiny_models.py")
 

@@ -4,13 +4,13 @@ import pytest
 
 from attnscope.findings import row_statistics
 from tests.helpers.draws import drawn
-from tests.referee import __main__, draw, runner
+from tests.referee import __main__, draw, mixing, runner
 from tests.referee.models import Models
 from tests.referee.verify import Mismatch
 
 # Cases of a command, and the number of tests that they are divided into.
 CASES = {"run": (90, 3), "compare": (16, 2), "explain": (20, 2), "batch": (16, 2)}
-CASES |= dict.fromkeys(("predict", "ablate", "measure"), (6, 2))
+CASES |= dict.fromkeys(("predict", "ablate", "measure", "mixing"), (6, 2))
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,13 @@ def test_a_wrong_statistic_is_found_by_its_name(models: Models, monkeypatch: pyt
     monkeypatch.setitem(row_statistics.KEY_TOKENS, "punctuation", lambda token: real(token) or token.text == "the")
     with pytest.raises(Mismatch, match="punctuation"):
         runner.check(call, models)
+
+
+def test_the_form_without_the_inverse_is_found(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a layer with the delta rule, in a text of several words."""
+    calls = (mixing.call(models, 0, number) for number in range(100))
+    call = next(call for call in calls if call.model_type == "qwen3_next" and len(call.argv[1].split()) > 5)
+    mixing.check(call, models)
+    monkeypatch.setattr("attnscope.model.mixing._Chunk.solve", lambda _chunk, scores: scores)
+    with pytest.raises(Mismatch, match="matrix is not that of the recurrence"):
+        mixing.check(call, models)
