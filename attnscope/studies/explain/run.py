@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from attnscope.base.errors import TEXTS_FILE, UsageError, arg, listed
 from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
 from attnscope.findings.run import Report
-from attnscope.findings.tokens import spell_piece
+from attnscope.findings.tokens import PADDING, spell_piece
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import AUTO, PositionSelection
 from attnscope.run.plan import RunPlan, fit_to_memory, make_plan, plan_texts
@@ -55,7 +55,9 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     batch, engine = prepare(plan, model, device)
     (unit,) = select_heads(plan, batch, engine, HeadChoice(model), session.on_progress).units
     layer = unit.layers[0]
-    cell = layer, unit.heads[0], query, len(text_plan.context or text_plan.tokens)
+    # the softmax is over the padding that a model makes of its sound, too
+    padding = [PADDING] * (0 if text_plan.media is None else text_plan.media.padding)
+    cell = layer, unit.heads[0], query, len(text_plan.context or text_plan.tokens) + len(padding)
     modules = engine.modules_of(layer) if source.runs else None
     capture = RowCapture(*cell) if modules is None else HeadCapture(modules, *cell)
     with capture.capturing() if isinstance(capture, HeadCapture) else nullcontext():
@@ -85,8 +87,8 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
         "layer_mask": None if here == mask.used else here,
         "text": run.texts[0].text,
         "pair": run.texts[0].pair,
-        "tokens": text_plan.tokens,
-        "context": text_plan.context,
+        "tokens": text_plan.tokens if text_plan.context is not None else [*text_plan.tokens, *padding],
+        "context": None if text_plan.context is None else [*text_plan.context, *padding],
         "notes": notes,
         "chosen": unit.chosen,
     }
