@@ -233,7 +233,7 @@ def test_every_block_is_of_a_kind_that_is_run(page):
 @pytest.mark.parametrize("command", examples())
 def test_every_command_has_a_section_with_the_examples_of_its_help(command):
     section = (DOCS / "commands.md").read_text().partition(f"\n## attnscope {command}\n")[2].partition("\n## ")[0]
-    (block,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    block, *_ = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block.splitlines() == examples()[command].strip().splitlines()
 
 
