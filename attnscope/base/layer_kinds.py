@@ -6,6 +6,8 @@ A layer has one path or several side by side, each of a kind in `LAYER_KINDS`. A
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MIXING = "mixing"  # value of --measure for what mixes tokens without softmax
+
 
 @dataclass(frozen=True)
 class LayerKind:

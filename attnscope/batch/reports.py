@@ -9,12 +9,12 @@ import numpy as np
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.atomic import check_target, write_atomic
+from attnscope.base.layer_kinds import MIXING
 from attnscope.batch import tables
 from attnscope.batch.header import KeptPart, Settings
 from attnscope.batch.records import Record
 from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.heads import HeadRef, UnitArrays
-from attnscope.findings.mixing import MIXING
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.run import Report
 from attnscope.findings.spans import SpanArrays

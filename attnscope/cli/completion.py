@@ -49,7 +49,7 @@ def roles(incomplete: str) -> list[str]:
 
 def measures(incomplete: str) -> list[str]:
     """Complete names of a number of every head, and `mixing`."""
-    from attnscope.findings.mixing import MIXING
+    from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
     return _starting(["weight", "value", "projected", *STATISTICS, *LAYER_STATISTICS, MIXING], incomplete)
@@ -57,7 +57,7 @@ def measures(incomplete: str) -> list[str]:
 
 def rollout_measures(incomplete: str) -> list[str]:
     """Complete `weights`, `mixing` and the measures over layers."""
-    from attnscope.findings.mixing import MIXING
+    from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.rollout import ATTENTION, ROLLOUT_MEASURES
 
     return _starting([ATTENTION, *ROLLOUT_MEASURES, MIXING], incomplete)

@@ -9,8 +9,6 @@ from attnscope.findings.arrays import UnitMatrices, UnitPlaces, UnitVectors, alo
 from attnscope.findings.heads import HeadRef, Pooled
 from attnscope.findings.tokens import LeftOut
 
-MIXING = "mixing"  # value of --measure
-
 
 class RankedHead(msgspec.Struct, frozen=True):
     """A head among those that `auto` chose from.

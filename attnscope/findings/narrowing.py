@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import AttnscopeError, arg
+from attnscope.base.layer_kinds import MIXING
 from attnscope.findings.axes import take
-from attnscope.findings.mixing import MIXING
 from attnscope.findings.run import Report, TextReport
 
 

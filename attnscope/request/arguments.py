@@ -299,7 +299,7 @@ def roles(text: str) -> tuple[str, ...]:
 
 def measure(text: str) -> str:
     """Read the name of a measure of heads: a contribution, a statistic of rows, or `mixing`, whose roles are shown."""
-    from attnscope.findings.mixing import MIXING
+    from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
     return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS, MIXING)])(text)
@@ -311,7 +311,7 @@ def asks_one_number(arguments: Mapping[str, Any]) -> bool:
     Args:
         arguments: `role`, `draws`, `seed`, `measure`, `query`, `key` and `hide`; missing or None if not given.
     """
-    from attnscope.findings.mixing import MIXING
+    from attnscope.base.layer_kinds import MIXING
 
     one_number = arguments.get("measure") not in (None, MIXING) or arguments.get("key") is not None
     if one_number and arguments.get("measure") == MIXING:
@@ -336,7 +336,7 @@ def asks_one_number(arguments: Mapping[str, Any]) -> bool:
 
 def rollout_measure(text: str) -> str:
     """Read `weights`, `mixing`, or the name of a measure over layers."""
-    from attnscope.findings.mixing import MIXING
+    from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.rollout import ATTENTION, ROLLOUT_MEASURES
 
     return one_of(arg("measure"), Literal[(ATTENTION, *ROLLOUT_MEASURES, MIXING)])(text)

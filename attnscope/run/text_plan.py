@@ -9,10 +9,10 @@ from typing import Literal
 import msgspec
 
 from attnscope.base.errors import AttnscopeError, NotInText, UsageError, arg, listed
+from attnscope.base.layer_kinds import MIXING
 from attnscope.checkpoints.source import ModelSource, closing_token, tokenize
 from attnscope.findings.images import CLS, find_places
 from attnscope.findings.merge_pieces import whole_words
-from attnscope.findings.mixing import MIXING
 from attnscope.findings.sound import Sound
 from attnscope.findings.spans import TextSpans
 from attnscope.findings.tokens import Token

@@ -77,6 +77,11 @@ ARGUMENTS = {
     "compare mask": "own --mask causal",
     "what_if": "same-scores --mask causal",
     "scale": "0.5",
+    "width": "5in -o figure.svg --force",
+    "labels": "positions -o figure.svg --force",
+    "font": "serif -o figure.svg --force",
+    "only": "map -o figure.svg --force",
+    "map_scale": "max",
     "compare what_if": "same-scores --mask own --mask causal",
     "hide": "the",
     "heads hide": "the --key bank",
@@ -158,6 +163,7 @@ ELSEWHERE = {
     "part": "needs transformers",
     "ray": "starts a cluster",
     "audio": "needs a model that hears",
+    "image": "needs a model that sees",
 } | dict.fromkeys(("actors", "actor_cpus", "actor_gpus", "actor_resources"), "needs a cluster")
 
 

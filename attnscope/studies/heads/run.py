@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
-from attnscope.base.layer_kinds import spell_legend
+from attnscope.base.layer_kinds import MIXING, spell_legend
 from attnscope.checkpoints.source import ModelSource, tokenize
 from attnscope.findings.arrays import Array
 from attnscope.findings.head_findings import HeadRoles, Probes, RoleValues
@@ -23,7 +23,6 @@ from attnscope.findings.head_roles import (
     jackknife,
     main_roles,
 )
-from attnscope.findings.mixing import MIXING
 from attnscope.findings.tokens import Token
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.run.pass_plan import batches_by_length, plan_passes

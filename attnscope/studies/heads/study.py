@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.findings.mixing import MIXING
+from attnscope.base.layer_kinds import MIXING
 from attnscope.request.arguments import asks_one_number
 from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
 

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.base.layer_kinds import spell_legend, spell_map
+from attnscope.base.layer_kinds import MIXING, spell_legend, spell_map
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.axes import take
 from attnscope.findings.heads import Heads, Pooled, run_starts
-from attnscope.findings.mixing import MIXING, Mixing
+from attnscope.findings.mixing import Mixing
 from attnscope.findings.narrowing import narrow_rows
 from attnscope.findings.provenance import MaskUse
 from attnscope.findings.run import Report, TextReport

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnscope.base.layer_kinds import MIXING
 from attnscope.findings.arrays import Array, Matrix
 from attnscope.findings.heads import Pooled
-from attnscope.findings.mixing import MIXING, Mixing
+from attnscope.findings.mixing import Mixing
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.run.row_list import LISTED, row_table
 from attnscope.studies.screens.contributors import fitted

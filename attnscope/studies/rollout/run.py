@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from attnscope.findings.mixing import MIXING
+from attnscope.base.layer_kinds import MIXING
 from attnscope.findings.rollout import ATTENTION
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig
