@@ -50,8 +50,12 @@ def read_media(text: TextInput, source: ModelSource) -> TextInput:
         return text
     pictures = 0 if text.chat is None else len(text.chat.pictures)
     if source.read_media is None and (text.media or pictures):
-        hint = "use a vision model, or one that takes texts with pictures"
-        raise UsageError(f"{source.name} takes texts alone", where=arg("image"), hint=hint)
+        kind = text.media[0].kind if text.media else "image"
+        hint = {
+            "image": "use a vision model, or one that takes texts with pictures",
+            "audio": "use a model that hears, such as Whisper",
+        }[kind]
+        raise UsageError(f"{source.name} takes texts alone", where=arg(kind), hint=hint)
     if source.only_media is not None and not text.media:
         hint = f"pass {arg(source.only_media, placeholder='FILE')}"
         raise UsageError(f"{source.name} takes no text", where=text.where, hint=hint)

@@ -86,7 +86,7 @@ def test_every_argument_is_drawn():
 
     others = (
         "model adapter tokenizer engine part pair context truncate measure progress ignore_key trust_config target cut "
-        "spans messages qkv score_mod input_ids attention_mask position_ids token_type_ids"
+        "image audio spans messages qkv score_mod input_ids attention_mask position_ids token_type_ids"
     )
     assert set(InspectArguments.__annotations__) == {*VALUES, *others.split()}
 

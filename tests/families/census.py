@@ -249,7 +249,7 @@ def examine(model_type: str) -> Finding:
         try:
             _compare(model, folder, finding)
         except AttnscopeError as e:
-            finding.verdict, finding.reason = "refused", f"{e.parts.message}; {e.parts.hint}".removesuffix("; None")
+            finding.verdict, finding.reason = "refused", f"{e.message}; {e.hint}".removesuffix("; None")
         except Exception as e:
             finding.verdict, finding.reason = "crash", _said(e)
     worst = {
@@ -270,6 +270,9 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
         options["part"] = "encoder"
     shown: dict[str, Any] = {"layer": "all", "head": "all", "stages": ("weights",)}
     report = attnscope.inspect([TEXT, SHORT], **options, **shown)
+    if not report.data.texts[0].heads:
+        message = "no layer of this model has attention over tokens"
+        raise AttnscopeError(message, hint="attnscope run and attnscope heads show its [matrices](hybrids.md)")
     gaps = []
     for text in report.data.texts:
         ids = torch.tensor([[token.id for token in text.tokens]])

@@ -179,7 +179,7 @@ def test_another_ending_is_refused_with_those_there_are(name, found):
         export(bank(), Path(name))
     assert found in e.value.message
     assert str(e.value).startswith(f"{name}: ")
-    assert e.value.hint == "use .json .txt .svg .png .pdf .html .safetensors .npz .csv .parquet"
+    assert e.value.hint == "use .json .txt .svg .png .pdf .html .safetensors .npz .srt .vtt .csv .parquet"
 
 
 def test_views_leave_torch_alone_and_files_leave_rich_alone():

@@ -124,7 +124,7 @@ def _layer_map(c: "ModelConfig") -> str:
 
 
 def _heads(c: "ModelConfig") -> str:
-    if not any(map(attends, c.layer_map)):
+    if not c.attention_layers:
         return ""
     shared = f" that share {c.n_kv_heads} key/value heads" if c.n_kv_heads != c.n_heads else ""
     shared += ", keys and values from --context" * c.cross_attention
