@@ -25,7 +25,7 @@ from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
-from attnscope.run.session import Session, attend, prepare
+from attnscope.run.session import Session, attend_frame, prepare
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.ablate.per_text import cut_effects, span_effects
 
@@ -92,7 +92,7 @@ class ModelWorker:
 
         plan = self._plan([text.text_plan for text in ready])
         batch, engine = prepare(plan, self._model, self.device)
-        trace = attend(plan, batch, engine, None, self._record_spec(plan))
+        trace = attend_frame(plan, batch, engine, self._record_spec(plan))
         units = unit_refs(trace)
         records = []
         for index, text in enumerate(ready):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from attnscope.model.cuts import BatchCuts
+from attnscope.model.frame import holds
 from attnscope.model.fused_rows import fused_layer
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import plain_mask
@@ -69,7 +70,10 @@ def attend(
             _record(job, recorded, observed or inputs.spec.mask, recorders, None)
         output = _output_only(job, every) if need_output else None
         if recorded and output is not None:
-            FiniteChecks(inputs.layer).add(output, "outputs", torch.tensor(every))
+            checks = FiniteChecks(inputs.layer, output.device)
+            checks.add(output, "outputs", torch.tensor(every))
+            if not checks.passed():
+                FiniteChecks(inputs.layer).add(output, "outputs", torch.tensor(every))
     else:
         output = inputs.v.new_empty(*inputs.q.shape[:3], inputs.v.shape[-1])  # (B, H, Q, Ev)
         if unrecorded := [head for head in every if head not in recorded]:
@@ -231,10 +235,13 @@ def _shared(groups: list[int]) -> list[int] | slice:
 
 
 def _bounded(inputs: AttentionInputs) -> bool:
-    """Tell whether queries and keys are too small for scores to overflow, scaled or not: |q·k| ≤ ‖Q‖·‖K‖."""
-    norms = [torch.linalg.vector_norm(side, dtype=torch.float32) for side in (inputs.q, inputs.k)]
-    q, k = torch.stack(norms).tolist()
-    return bool(max(1.0, abs(inputs.spec.scale)) * q * k < _LARGEST)
+    """Tell whether queries and keys are too small for scores to overflow, scaled or not: |q·k| ≤ ‖Q‖·‖K‖.
+
+    Within a frame, they are taken to be; see frame.holds.
+    """
+    q_norm = torch.linalg.vector_norm(inputs.q, dtype=torch.float32)
+    k_norm = torch.linalg.vector_norm(inputs.k, dtype=torch.float32)
+    return holds(max(1.0, abs(inputs.spec.scale)) * q_norm * k_norm < _LARGEST)
 
 
 def _output_only(job: _LayerJob, heads: Sequence[int], output: Tensor | None = None) -> Tensor:

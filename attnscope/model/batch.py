@@ -12,6 +12,7 @@ from torch import Tensor
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.row_statistics import KEY_TOKENS, select_tokens
 from attnscope.findings.tokens import Token
+from attnscope.model.frame import upload
 from attnscope.model.masks import padding_mask
 from attnscope.model.recorders import KeyTokens
 from attnscope.model.stack import Ids
@@ -70,13 +71,12 @@ def pad_texts(
     selected = real.new_zeros(len(KEY_TOKENS), len(texts), longest)
     for of_kind, selects in zip(selected, KEY_TOKENS.values(), strict=True):
         of_kind[real] = torch.tensor(select_tokens(texts, selects))
-    # each upload waits for the device
-    numbers = numbers.to(device)
-    real, *kinds = torch.cat([real[None], selected]).to(device)
+    numbers = upload(numbers, device)
+    real, *kinds = upload(torch.cat([real[None], selected]), device)
     placed = None
     if any(ids is not None for ids in positions):
         every = [list(range(n) if ids is None else ids) for ids, n in zip(positions, lengths, strict=True)]
-        placed = torch.tensor([ids + [0] * (longest - len(ids)) for ids in every]).to(device)
+        placed = upload(torch.tensor([ids + [0] * (longest - len(ids)) for ids in every]), device)
     return TokenTensors((numbers[0], numbers[1], placed), lengths, dict(zip(KEY_TOKENS, kinds, strict=True)), real)
 
 

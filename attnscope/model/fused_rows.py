@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnscope.model.frame import holds
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import Intersection, PaddingMask
 from attnscope.model.recorders.heads import HeadRecorder
@@ -99,8 +100,9 @@ class FusedRows:
         return weights.masked_fill(unseen, torch.nan)
 
     def is_finite(self) -> bool:
-        """Tell whether all scores and outputs are, by one wait for the device."""
-        return bool(torch.stack([self.output.sum(dtype=torch.float32), self.numbers["log_sum"].sum()]).isfinite().all())
+        """Tell whether all scores and outputs are, by at most one wait for the device; see frame.holds."""
+        sums = [self.output.sum(dtype=torch.float32), self.numbers["log_sum"].sum()]
+        return holds(torch.stack(sums).isfinite().all())
 
     def entropy(self) -> Tensor:
         return self.numbers["entropy"]

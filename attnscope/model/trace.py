@@ -177,7 +177,7 @@ def _single(group: Sequence[HeadSelection], trace: Trace, units: slice) -> None:
     matrices = MatrixRecorder(w.stages, heads, w.rows, w.columns, into=(trace.packed, units.start))
     top = None
     if "top" in w.parts:
-        top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures, make_array)
+        top = TopRecorder(w.top, w.by, heads, w.rows, tokens.eligible, w.measures, make_array, tokens.ranks_all)
     rows = [RowRecorder(heads, w.counted, tokens.sources, make_array=make_array)] if "rows" in w.parts else []
     sums = {name: make(heads, w, tokens, False) for name, make in SUM_RECORDERS.items() if name in w.parts}
     exact: list[Recorder | None] = [matrices if w.stages else None, top]

@@ -550,7 +550,11 @@ def attend(
     averaged = None
     if "heads" in record_spec.parts:
         averaged = AveragedRows.of(batch.tokens.ids[0], batch.tokens.special, shown_rows)
-    record_tokens = RecordedTokens(batch.sources, eligible, shown_rows, batch.tokens.real, recorded, averaged)
+    lengths = batch.keys.lengths
+    ranks_all = plan.run.special and min(lengths) == eligible.shape[1]
+    record_tokens = RecordedTokens(
+        batch.sources, eligible, shown_rows, batch.tokens.real, recorded, averaged, ranks_all
+    )
     if every_head is not None:
         extra_recorders = _merged(extra_recorders or {}, every_head.recorders)
     selected = select_heads(plan, batch, engine, choice, on_progress, extra_recorders)
@@ -563,6 +567,17 @@ def attend(
     if every_head is not None:
         every_head.finish()
     return trace
+
+
+def attend_frame(plan: RunPlan, batch: "Batch", engine: "Engine", record_spec: RecordSpec) -> "Trace":
+    """Record many texts as `attend` does, but wait for a GPU only when the pass has ended."""
+    from attnscope.model.frame import one_frame
+
+    with one_frame() as frame:
+        trace = attend(plan, batch, engine, None, record_spec)
+    if frame.holds():
+        return trace
+    return attend(plan, batch, engine, None, record_spec)  # the first layer that is not finite names itself
 
 
 def forward(
@@ -623,11 +638,13 @@ def _shown(plan: RunPlan, real: "torch.Tensor") -> "torch.Tensor":
     """Return the rows of each text that sums count, (B, Q), bool: shown rows, or all."""
     import torch
 
-    shown_rows = torch.zeros_like(real)
+    from attnscope.model.frame import upload
+
+    shown_rows = torch.zeros(real.shape, dtype=torch.bool)
     for index, text_plan in enumerate(plan.text_plans):
-        rows = torch.tensor(text_plan.queries, dtype=torch.int64, device=real.device)
-        shown_rows[index, real[index] if text_plan.pool else rows] = True
-    return shown_rows
+        rows = range(len(text_plan.tokens)) if text_plan.pool else text_plan.queries
+        shown_rows[index, list(rows)] = True
+    return upload(shown_rows, real.device)
 
 
 def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", check: Callable[[], None]) -> TextReport:

@@ -1,5 +1,7 @@
 """What a recorded layer costs on a GPU: launches, waits for the device, and bytes that leave it."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from attnscope.model.row_summary import row_loops
 from attnscope.model.sdpa import kernel_cells
 from attnscope.model.tiling import TileShape
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
+from attnscope.run.session import attend_frame
 from tests.devices.simulation import counts, memory
 from tests.devices.test_attend import moved
 from tests.devices.test_commands import write_tokenizer
@@ -111,6 +114,52 @@ def test_a_batch_of_texts_of_different_lengths_takes_one_kernel_a_layer(
     assert counts.attention
 
 
+@pytest.mark.parametrize("keep", ["heads", "top,rows", "brief"])
+@pytest.mark.parametrize("lines", [8, 64])
+def test_a_frame_waits_twice_and_is_copied_once(
+    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, lines: int
+) -> None:
+    """The waits are for whether everything is finite, and for what is recorded."""
+    frames = []
+
+    def counted(*words: object) -> object:
+        frames.append(words)
+        return attend_frame(*words)
+
+    monkeypatch.setattr("attnscope.batch.worker.attend_frame", counted)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the bank by the river\nthe river\n" * lines)
+    words = ["batch", str(texts), "--model", str(gpt2), "--keep", keep, "-o", str(tmp_path / "dump")]
+    counts.reset()
+    assert main([*words, "--device", simulated, "--quiet"]) == 0
+    assert len(frames) >= 2  # texts of two lengths
+    assert counts.waits == {"read": 2 * len(frames)}
+
+
+@pytest.mark.parametrize("size", [1e3, 1e25])
+def test_what_is_not_finite_is_named_as_on_the_cpu(simulated: str, gpt2: Path, tmp_path: Path, size: float) -> None:
+    """A frame finds out at its end."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "model"
+    shutil.copytree(gpt2, folder)
+    weights = load_file(folder / "model.safetensors")
+    (name,) = [name for name in weights if name.endswith("h.1.attn.c_attn.weight")]
+    weights[name] = weights[name] * size
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the bank by the river\nthe river\n")
+    records = []
+    for device in ("cpu", simulated):
+        dump = tmp_path / f"{device.partition(':')[0]}.jsonl"
+        words = ["batch", str(texts), "--model", str(folder), "--layer", "1", "--keep", "heads", "-o", str(dump)]
+        main([*words, "--device", device, "--quiet"])
+        records.append([json.loads(line) for line in dump.read_text().splitlines()[1:3]])
+    on_cpu, on_gpu = records
+    assert [record.get("status", "ok") for record in on_gpu] == ["ok" if size < 1e10 else "failed"] * 2
+    assert [record.get("error") for record in on_gpu] == [record.get("error") for record in on_cpu]
+
+
 @pytest.mark.parametrize("need_output", [True, False])
 def test_a_recorded_layer_waits_once_or_twice_however_many_tiles(simulated: str, need_output: bool) -> None:
     inputs = layer(1024, simulated)
@@ -126,7 +175,7 @@ def test_a_recorded_layer_waits_once_or_twice_however_many_tiles(simulated: str,
     tiles = counts.kernels["softmax"]
     assert tiles > 8
     assert counts.waits.total() <= 2  # whether scores may overflow, and whether outputs are finite
-    assert counts.launches <= 76 * tiles
+    assert counts.launches <= 76 * tiles + 8  # and what the checks add up
     assert counts.attention.total() == need_output  # tiles multiply no values that nobody reads
 
 

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnscope.model.frame import download
+
 # Larger arrays, in bytes, are copied from a device one by one, since joining them would take their memory again.
 _JOINED = 1 << 26
 _ALIGNED = 8  # bytes
@@ -58,13 +60,13 @@ class Block:
     def to_cpu(self) -> None:
         """Move all arrays to the CPU, small ones in a single copy, because each copy waits."""
         small = {name: array for name, array in self.arrays.items() if array.nbytes <= _JOINED}
+        large = {name: array for name, array in self.arrays.items() if name not in small}
         bytes_of = [array.reshape(-1).view(torch.uint8) for array in small.values()]
-        joined = torch.cat([F.pad(part, (0, -len(part) % _ALIGNED)) for part in bytes_of]).cpu() if small else None
+        joined = [torch.cat([F.pad(part, (0, -len(part) % _ALIGNED)) for part in bytes_of])] if small else []
+        arrived = download([*large.values(), *joined])
+        self.arrays |= zip(large, arrived, strict=False)
         start = 0
-        for name, array in self.arrays.items():
-            if joined is None or name not in small:
-                self.arrays[name] = array.cpu()
-                continue
+        for name, array in small.items():
             end = start + array.nbytes
-            self.arrays[name] = joined[start:end].view(array.dtype).view(array.shape)
+            self.arrays[name] = arrived[-1][start:end].view(array.dtype).view(array.shape)
             start = end + -end % _ALIGNED

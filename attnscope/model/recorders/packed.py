@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnscope.model.frame import download
+
 
 class PackedMatrices:
     """Matrices of a batch, for every text (units, rows, columns) of these sizes, shared by recorders of all layers."""
@@ -63,7 +65,8 @@ class PackedMatrices:
 
     def to_cpu(self) -> None:
         """Move the matrices to the CPU."""
-        self._kept = {stage: [run.cpu() for run in runs] for stage, runs in self._kept.items()}
+        arrived = iter(download([run for runs in self._kept.values() for run in runs]))
+        self._kept = {stage: [next(arrived) for _ in runs] for stage, runs in self._kept.items()}
 
     def texts(self, stage: str) -> list[Tensor]:
         """Return each text's matrices, (units, rows, columns)."""

@@ -203,6 +203,7 @@ class RecordedTokens:
     real: Tensor  # queries that are not padding, (B, Q), bool
     spans: SpanTokens | None = None  # spans of the tokens; None if these are not recorded
     averaged: AveragedRows | None = None  # rows that averages of heads count; None if these are not recorded
+    ranks_all: bool | None = None  # every key takes part in the ranking; None if only the device knows
 
 
 def _span_recorder(heads: Sequence[int], spec: RecordSpec, tokens: RecordedTokens, mean: bool) -> SpanRecorder:

@@ -21,7 +21,8 @@ class TopRecorder(Recorder):
     """The strongest sources of every row, among the `eligible` keys, (B, K), bool.
 
     By weight, keys are ranked by their masked scores, which order them as weights do and still distinguish what has
-    become 0 in float32. Of measures the `names` are kept; None for weight, value, and `projected` if it ranks.
+    become 0 in float32. Of measures the `names` are kept; None for weight, value, and `projected` if it ranks. Whether
+    all keys take part, `ranks_all`, is read from the device unless the caller knows it.
     """
 
     def __init__(
@@ -33,13 +34,14 @@ class TopRecorder(Recorder):
         eligible: Tensor,
         names: tuple[str, ...] | None = None,
         make_array: MakeArray = own_array,
+        ranks_all: bool | None = None,
     ) -> None:
         super().__init__(heads, rows)
         self._names = names or (("weight", "value", "projected") if by == "projected" else ("weight", "value"))
         self.count = min(count, eligible.shape[1])
         self.by = by
         self.excluded = ~eligible
-        self.ranks_all = bool(eligible.all())
+        self.ranks_all = bool(eligible.all()) if ranks_all is None else ranks_all
         self.n_strongest = self.count if by == "weight" and self.ranks_all and self.count <= RANKED_SINGLY else 0
         self.needs_masked = not self.n_strongest
         shape = (eligible.shape[0], len(self.heads), len(self.rows), self.count)

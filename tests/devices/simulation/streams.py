@@ -42,6 +42,13 @@ class SimulatedStream:
             for copy in copies:
                 copy()
 
+    def synchronize(self) -> None:
+        """Let the host wait for everything in the queue."""
+        from tests.devices.simulation.counts import counts
+
+        counts.wait("read")
+        self.arrive()
+
     def wait_event(self, event: SimulatedEvent) -> None:
         """Let later operators wait for those in front of an event."""
         event.synchronize()

@@ -142,6 +142,8 @@ def run(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> objec
     streams.read(x.numbers for x in on_device)
     if _copies_later(op, args, kwargs):
         return args[0]
+    if op is aten._to_copy.default and kwargs.get("non_blocking") and on_device and place is None:
+        return _arrives_later(on_device[0].numbers)
     if known.launches:
         streams.current().launch()
     _count(op, known, args, on_device, place)
@@ -205,8 +207,17 @@ def _copies_later(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     if streams.beside:
         counts.copy_beside(source.nbytes)
     else:
-        counts.wait("upload", source.nbytes)
+        counts.upload_bytes += source.nbytes
     return True
+
+
+def _arrives_later(numbers: Tensor) -> Tensor:
+    """Put a copy to pinned memory, which holds nothing until the host waits for it, into the queue of its stream."""
+    copy = streams.pin(numbers)
+    _spoil(copy)
+    streams.current().copy_later(lambda: copy.copy_(numbers))
+    counts.read_bytes += numbers.nbytes
+    return copy
 
 
 def _numbered(device: torch.device) -> torch.device:
