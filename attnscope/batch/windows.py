@@ -8,7 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from attnscope.base.errors import AttnscopeError, DeviceFailed, DeviceMemoryExceeded, MemoryExceeded, ModelError, arg
@@ -39,8 +39,11 @@ class TextWorker(Protocol[T]):
     def warm_up(self) -> None:
         """Do once what the first text would have to wait for."""
 
-    def process(self, ready: Sequence[T]) -> list[Record]:
+    def process(self, ready: Sequence[T], following: Sequence[T] = ()) -> list[Record]:
         """Return the records of some texts that go through the model together.
+
+        Args:
+            following: The texts that are processed next, which a GPU may compute meanwhile.
 
         Raises:
             ModelError: The model cannot be read, so that none can be done.
@@ -185,18 +188,20 @@ class WindowComputer(Generic[T]):
 
         groups = group_texts([window.sizes[index] for index in places], self._bounds)
         chosen_groups = [[places[i] for i in group] for group in groups]
+        computed = []
         for group_indices in sorted(chosen_groups, key=lambda group: self._start_time(window, group)):
-            item = window.items[group_indices[0]]
             size = window.sizes[group_indices[0]]
-            if (
-                len(group_indices) == 1 and size.held > self._holds
-            ):  # in a group all the same, so that others don't change
+            # in a group all the same, so that others don't change
+            if len(group_indices) == 1 and size.held > self._holds:
                 error = f"{size.held:,} numbers are more than memory holds"
+                item = window.items[group_indices[0]]
                 by_place[group_indices[0]] = record_of(item, "failed", error=error, needs=size.held)
-                continue
-            if max(group_indices) >= start:
-                self._check_room([window.sizes[index].values for index in group_indices], self._holds)
-                by_place |= dict(zip(group_indices, self._group_records(window, group_indices, seconds), strict=True))
+            elif max(group_indices) >= start:
+                computed.append(group_indices)
+        for group_indices, following in pairwise([*computed, []]):
+            self._check_room([window.sizes[index].values for index in group_indices], self._holds)
+            group_records = self._group_records(window, group_indices, following, seconds)
+            by_place |= zip(group_indices, group_records, strict=True)
             report_progress()
         report_progress()  # of those that were skipped or failed, too
         records = [by_place[index] for index in range(start, len(window.items))]
@@ -216,27 +221,34 @@ class WindowComputer(Generic[T]):
             raise AttnscopeError(message, hint=hint)
 
     def _group_records(
-        self, window: TextWindow[T], group_indices: list[int], seconds: dict[int, float]
+        self, window: TextWindow[T], group_indices: list[int], following: list[int], seconds: dict[int, float]
     ) -> list[Record]:
-        """Compute a group's records; texts that may have ended a process run alone first, or are given up."""
+        """Compute a group's records; texts that may have ended a process run alone first, or are given up.
+
+        The following group may be launched meanwhile, unless texts are suspected.
+        """
         indices = {window.items[index].index for index in group_indices}
         suspects = self.suspects
         divided = not indices.isdisjoint(suspects.apart) or not indices.isdisjoint(suspects.failed)
         if len(group_indices) > 1 and (divided or not indices.isdisjoint(suspects.alone)):
             singles = sorted(group_indices, key=lambda index: self._start_time(window, [index]))
-            by_place = {index: self._run_together(window, [index], seconds)[0] for index in singles}
+            by_place = {index: self._run_together(window, [index], [], seconds)[0] for index in singles}
             if divided:
                 return [by_place[index] for index in group_indices]
-        return self._run_together(window, group_indices, seconds)
+        unsuspected = suspects == Suspects()
+        return self._run_together(window, group_indices, following if unsuspected else [], seconds)
 
-    def _run_together(self, window: TextWindow[T], places: list[int], seconds: dict[int, float]) -> list[Record]:
+    def _run_together(
+        self, window: TextWindow[T], places: list[int], following: list[int], seconds: dict[int, float]
+    ) -> list[Record]:
         items = [window.items[index] for index in places]
         if items[0].index in self.suspects.failed:
             return [record_of(items[0], "failed", error=self.suspects.failed[items[0].index])]
 
         def compute() -> list[Record]:
             begun = time.perf_counter()
-            records = self._process(list(zip(items, (window.ready[index] for index in places), strict=True)))
+            group = list(zip(items, (window.ready[index] for index in places), strict=True))
+            records = self._process(group, [window.ready[index] for index in following])
             took = time.perf_counter() - begun
             lengths = [window.sizes[index].longest for index in places]
             for item, length in zip(items, lengths, strict=True):
@@ -245,11 +257,12 @@ class WindowComputer(Generic[T]):
 
         return self.run_group(tuple(item.index for item in items), compute)
 
-    def _process(self, group: "list[tuple[Item, T | Record]]") -> list[Record]:
+    def _process(self, group: "list[tuple[Item, T | Record]]", following: "Sequence[T | Record]" = ()) -> list[Record]:
         """Compute a group's records; if one text fails, compute each text alone, or halves if a GPU is full."""
         ready = [prepared for _, prepared in group if not isinstance(prepared, Record)]
+        next_ready = [prepared for prepared in following if not isinstance(prepared, Record)]
         try:
-            return self._work.process(ready)
+            return self._work.process(ready, next_ready)
         except (ModelError, MemoryExceeded, DeviceFailed):
             raise
         except AttnscopeError as e:

@@ -25,7 +25,7 @@ from attnscope.request.record_spec import RecordSpec
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.run.cut_plan import Cut
 from attnscope.run.plan import RunPlan, plan_for_texts, present_layers
-from attnscope.run.session import Session, attend_frame, prepare
+from attnscope.run.session import RunningFrame, Session, prepare, start_frame
 from attnscope.run.text_plan import TextPlan
 from attnscope.studies.ablate.per_text import cut_effects, span_effects
 
@@ -60,6 +60,8 @@ class ModelWorker:
         plan = replace(plan, n_layers_run=n_layers, multiplications=work, stream_reason=stream_reason)
         self._model, self.device = session.load(plan, WORTH_A_GPU)
         self._texts = TextPreparer(run, settings, session)
+        # at most one group, which was launched before its turn
+        self._launched: dict[tuple[int, ...], RunningFrame] = {}
 
     def warm_up(self) -> None:
         """Compute a short text; the weights are read, unless they are read again for every group."""
@@ -79,20 +81,20 @@ class ModelWorker:
     def size(self, ready: PreparedText) -> TextSize:
         return ready.size
 
-    def process(self, ready: Sequence[PreparedText]) -> list[Record]:
+    def process(self, ready: Sequence[PreparedText], following: Sequence[PreparedText] = ()) -> list[Record]:
         with device_failures():
-            return self._process(ready)
+            return self._process(ready, following)
 
-    def _process(self, ready: Sequence[PreparedText]) -> list[Record]:
+    def _process(self, ready: Sequence[PreparedText], following: Sequence[PreparedText]) -> list[Record]:
         effects = [self._effects(text) if self._cuts else {} for text in ready]
         if set(self._settings.keep) <= {"effects", "span_effects"}:
             units = [HeadRef(*head) for head in self._heads]
             return [_record(text, arrays, units, self._settings) for text, arrays in zip(ready, effects, strict=True)]
         from attnscope.run.analysis.heads import FULLY_MASKED, text_arrays, text_part, unit_refs
 
-        plan = self._plan([text.text_plan for text in ready])
-        batch, engine = prepare(plan, self._model, self.device)
-        trace = attend_frame(plan, batch, engine, self._record_spec(plan))
+        running = self._launched.pop(_group_key(ready), None) or self._launch(ready)
+        self._launch_ahead(following)
+        trace = running.finished_trace()
         units = unit_refs(trace)
         records = []
         for index, text in enumerate(ready):
@@ -100,6 +102,19 @@ class ModelWorker:
             arrays.pop(FULLY_MASKED, None)
             records.append(_record(text, arrays | effects[index], units, self._settings))
         return records
+
+    def _launch(self, ready: Sequence[PreparedText]) -> RunningFrame:
+        plan = self._plan([text.text_plan for text in ready])
+        batch, engine = prepare(plan, self._model, self.device)
+        return start_frame(plan, batch, engine, self._record_spec(plan))
+
+    def _launch_ahead(self, ready: Sequence[PreparedText]) -> None:
+        """Give a GPU the next group before the host waits for this one and builds its records."""
+        self._launched.clear()
+        if not ready or self.device.type != "cuda":
+            return
+        with suppress(AttnscopeError), device_failures():  # it fails again when its turn comes, alone on the device
+            self._launched[_group_key(ready)] = self._launch(ready)
 
     def _plan(self, text_plans: list[TextPlan]) -> RunPlan:
         return replace(plan_for_texts(self._run, self._source, text_plans), memory=self._memory)
@@ -137,6 +152,10 @@ class ModelWorker:
             pool=self._settings.pool,
             packed=_packed_sizes(plan.text_plans),
         )
+
+
+def _group_key(ready: Sequence[PreparedText]) -> tuple[int, ...]:
+    return tuple(text.item.index for text in ready)
 
 
 def _packed_sizes(text_plans: Sequence[TextPlan]) -> tuple[tuple[int, int], ...] | None:

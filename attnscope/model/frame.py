@@ -1,29 +1,58 @@
-"""What a pass over many texts does once, and not in every layer: a GPU that nobody waits for has the next work ready.
+"""A pass over many texts that a GPU computes while the host does something else: the host waits for it once.
 
-A host that reads a number waits for everything that was launched before, and the device then waits for the host.
+A host that reads a number waits for everything that was launched before, and the device then waits for the host. So
+conditions that hold as a rule are read at the end, with all that is recorded, which leaves the device through pinned
+memory on a stream of its own.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 import torch
 from torch import Tensor
 
 
 class Frame:
-    """Conditions of one pass, which hold for the time being and are read together."""
+    """What of one pass arrives later: its conditions, and its arrays on the CPU."""
 
     def __init__(self) -> None:
         self._conditions: list[Tensor] = []
+        self._arrived: torch.cuda.Event | None = None
 
     def add(self, condition: Tensor) -> None:
-        """Take a condition, a scalar of bool on the device."""
+        """Take a condition, a scalar of bool on the device, which holds for the time being."""
         self._conditions.append(condition)
 
+    def copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return tensors of a GPU in pinned memory, which they reach before `holds` returns.
+
+        torch takes pinned memory for what it copies without waiting, and the next frame takes it again.
+        """
+        launched = _event()
+        launched.record()
+        stream = _copy_stream(tensors[0].device)
+        stream.wait_event(launched)
+        with torch.cuda.stream(stream):
+            copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+            for tensor in tensors:
+                tensor.record_stream(stream)  # else its memory is given away before it is read
+            self._arrived = _event()
+            self._arrived.record()
+        return copies
+
+    def close(self) -> None:
+        """Send the conditions to the CPU, too: nothing else is launched."""
+        if self._conditions:
+            holds = torch.stack(self._conditions).all()
+            self._conditions = self.copies([holds]) if holds.device.type == "cuda" else [holds]
+
     def holds(self) -> bool:
-        """Tell whether all conditions hold, by one wait; if one does not, the pass is computed again without frame."""
-        return not self._conditions or bool(torch.stack(self._conditions).all())
+        """Wait for the pass, and tell whether all conditions hold; if not, it has to be computed without a frame."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return all(bool(condition) for condition in self._conditions)
 
 
 _FRAME: ContextVar[Frame | None] = ContextVar("frame", default=None)
@@ -31,11 +60,12 @@ _FRAME: ContextVar[Frame | None] = ContextVar("frame", default=None)
 
 @contextmanager
 def one_frame() -> Iterator[Frame]:
-    """Leave the conditions of what is computed inside, on a GPU, to the frame."""
+    """Leave to a frame what a GPU computes inside, and do not wait for it."""
     frame = Frame()
     token = _FRAME.set(frame)
     try:
         yield frame
+        frame.close()
     finally:
         _FRAME.reset(token)
 
@@ -57,13 +87,21 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def download(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors of one device on the CPU; within a frame in pinned memory, by one wait for all of them.
+    """Return tensors of one device on the CPU; those of a GPU within a frame arrive when the frame has been waited for.
 
-    torch takes pinned memory for what it copies without waiting, and the next frame takes it again. What is kept for
-    long stays out of it, since nothing else can use it meanwhile.
+    What is kept for long stays out of pinned memory, since nothing else can use it meanwhile.
     """
-    if _FRAME.get() is None or not tensors or tensors[0].device.type != "cuda":
+    frame = _FRAME.get()
+    if frame is None or not tensors or tensors[0].device.type != "cuda":
         return [tensor.cpu() for tensor in tensors]
-    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
-    torch.cuda.current_stream(tensors[0].device).synchronize()
-    return copies
+    return frame.copies(tensors)
+
+
+@cache
+def _copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which results leave a GPU, beside what it computes next."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from attnscope.engines.protocol import Engine, LoadedModel
     from attnscope.model.batch import Batch, TokenTensors
+    from attnscope.model.frame import Frame
     from attnscope.model.tile import Recorder
     from attnscope.model.trace import HeadSelection, Trace
     from attnscope.run.analysis.predictions import Continued
@@ -569,15 +570,31 @@ def attend(
     return trace
 
 
-def attend_frame(plan: RunPlan, batch: "Batch", engine: "Engine", record_spec: RecordSpec) -> "Trace":
-    """Record many texts as `attend` does, but wait for a GPU only when the pass has ended."""
+@dataclass(frozen=True)
+class RunningFrame:
+    """A pass over many texts that a GPU may not have computed yet; on a CPU, it has."""
+
+    trace: "Trace"
+    frame: "Frame"
+    compute_again: Callable[[], "Trace"]
+
+    def finished_trace(self) -> "Trace":
+        """Wait for the pass, and return its trace."""
+        if self.frame.holds():
+            return self.trace
+        return self.compute_again()  # the first layer that is not finite names itself
+
+
+def start_frame(plan: RunPlan, batch: "Batch", engine: "Engine", record_spec: RecordSpec) -> RunningFrame:
+    """Record many texts as `attend` does, but do not wait for a GPU."""
     from attnscope.model.frame import one_frame
 
+    def compute() -> "Trace":
+        return attend(plan, batch, engine, None, record_spec)
+
     with one_frame() as frame:
-        trace = attend(plan, batch, engine, None, record_spec)
-    if frame.holds():
-        return trace
-    return attend(plan, batch, engine, None, record_spec)  # the first layer that is not finite names itself
+        trace = compute()
+    return RunningFrame(trace, frame, compute)
 
 
 def forward(

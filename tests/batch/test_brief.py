@@ -145,7 +145,7 @@ class Signalled(Work):
         super().__init__()
         self.left = group
 
-    def process(self, ready):
+    def process(self, ready, following=()):
         if not self.left:
             signal = threading.Thread(target=signals.finish, args=(10,))
             signal.start()

@@ -313,15 +313,16 @@ def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
     """A group whose scores are not finite is done text by text."""
     from attnscope.batch import worker
 
-    real, spoilt = worker.attend, []
+    real = worker.start_frame
+    spoilt = []
 
-    def attend(plan, *rest):
+    def start_frame(plan, *rest):
         if any(text_plan.tokens[0].text == "Rivers" for text_plan in plan.text_plans):
             spoilt.append(len(plan.text_plans))
             raise AttnscopeError("7 scores are not finite", where="L0H0")
         return real(plan, *rest)
 
-    monkeypatch.setattr(worker, "attend", attend)
+    monkeypatch.setattr(worker, "start_frame", start_frame)
     texts = (*TEXTS[:2], *TEXTS[3:], "The bank erodes", "banks erode Rivers")  # three words each, so one group
     summary = dump(tmp_path, texts)
     assert summary.counts == {"ok": 5, "failed": 1, "skipped": 1}

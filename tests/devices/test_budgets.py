@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from attnscope.batch.dump_reader import Dump
 from attnscope.cli import main
 from attnscope.findings.row_statistics import KEY_TOKENS
 from attnscope.model.attention import attend
+from attnscope.model.frame import Frame
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.masks import FunctionMask, PaddingMask, intersect
 from attnscope.model.recorders import KeyTokens, MatrixRecorder, RowRecorder, TargetRecorder, TopRecorder
@@ -19,8 +21,8 @@ from attnscope.model.row_summary import row_loops
 from attnscope.model.sdpa import kernel_cells
 from attnscope.model.tiling import TileShape
 from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
-from attnscope.run.session import attend_frame
-from tests.devices.simulation import counts, memory
+from tests.devices.simulation import SimulatedTensor, counts, memory, streams
+from tests.devices.simulation.streams import SimulatedEvent, SimulatedStream
 from tests.devices.test_attend import moved
 from tests.devices.test_commands import write_tokenizer
 from tests.helpers.tiny_models import TABLE
@@ -116,24 +118,63 @@ def test_a_batch_of_texts_of_different_lengths_takes_one_kernel_a_layer(
 
 @pytest.mark.parametrize("keep", ["heads", "top,rows", "brief"])
 @pytest.mark.parametrize("lines", [8, 64])
-def test_a_frame_waits_twice_and_is_copied_once(
+def test_the_host_waits_once_for_a_frame_when_the_next_one_is_launched(
     simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, lines: int
 ) -> None:
-    """The waits are for whether everything is finite, and for what is recorded."""
-    frames = []
+    steps = []
+    close = Frame.close
+    holds = Frame.holds
 
-    def counted(*words: object) -> object:
-        frames.append(words)
-        return attend_frame(*words)
+    def launched(frame: Frame) -> None:
+        close(frame)
+        steps.append(("launched", frame))
 
-    monkeypatch.setattr("attnscope.batch.worker.attend_frame", counted)
+    def waited(frame: Frame) -> bool:
+        steps.append(("waited", frame))
+        return holds(frame)
+
+    monkeypatch.setattr(Frame, "close", launched)
+    monkeypatch.setattr(Frame, "holds", waited)
     texts = tmp_path / "texts.txt"
     texts.write_text("the bank by the river\nthe river\n" * lines)
     words = ["batch", str(texts), "--model", str(gpt2), "--keep", keep, "-o", str(tmp_path / "dump")]
     counts.reset()
     assert main([*words, "--device", simulated, "--quiet"]) == 0
+    frames = [frame for step, frame in steps if step == "launched"]
     assert len(frames) >= 2  # texts of two lengths
-    assert counts.waits == {"read": 2 * len(frames)}
+    assert counts.waits == {}
+    assert streams.reused == 0
+    assert [frame for step, frame in steps if step == "waited"] == frames
+    in_flight = []
+    n_flying = 0
+    for step, _ in steps:
+        if step == "waited":
+            in_flight.append(n_flying)
+        n_flying += 1 if step == "launched" else -1
+    assert set(in_flight) == {1, 2}  # the last of a window is alone
+    assert in_flight.count(2) >= len(frames) / 2
+
+
+@pytest.mark.parametrize("missing", ["nothing", "wait_event", "record_stream", "synchronize"])
+def test_the_simulation_sees_what_frames_may_not_leave_out(
+    simulated: str, gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("the bank by the river\nthe river\n" * 8)
+    command = ["batch", str(texts), "--model", str(gpt2), "--keep", "heads", "--quiet"]
+    expected, path = tmp_path / "expected.jsonl", tmp_path / "dump.jsonl"
+    assert main([*command, "--device", "cpu", "-o", str(expected)]) == 0
+    if missing == "record_stream":
+        monkeypatch.setattr(SimulatedTensor, missing, lambda tensor, stream: None)
+    elif missing == "wait_event":
+        monkeypatch.setattr(SimulatedStream, missing, lambda stream, event: None)
+    elif missing == "synchronize":
+        monkeypatch.setattr(SimulatedEvent, missing, lambda event: None)
+    right = main([*command, "--device", simulated, "-o", str(path)]) == 0
+    if right:
+        entropies = [[record.heads.entropy for record in Dump(dump).records()] for dump in (expected, path)]
+        right = np.allclose(*entropies, atol=1e-5) and not streams.reused
+    assert right is (missing == "nothing")
 
 
 @pytest.mark.parametrize("size", [1e3, 1e25])

@@ -68,7 +68,7 @@ class Work:
     def warm_up(self):
         pass
 
-    def process(self, ready):
+    def process(self, ready, following=()):
         self.looked.append([item.index for item in ready])
         if self.pause:
             time.sleep(self.pause)

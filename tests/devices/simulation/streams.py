@@ -42,13 +42,6 @@ class SimulatedStream:
             for copy in copies:
                 copy()
 
-    def synchronize(self) -> None:
-        """Let the host wait for everything in the queue."""
-        from tests.devices.simulation.counts import counts
-
-        counts.wait("read")
-        self.arrive()
-
     def wait_event(self, event: SimulatedEvent) -> None:
         """Let later operators wait for those in front of an event."""
         event.synchronize()
@@ -147,6 +140,12 @@ class Streams:
             if current.awaited.get(memory.writer, 0) < memory.count:
                 raise RuntimeError("a stream takes a tensor that another one still writes")
             memory.users.add(current)
+
+    def read_beside(self, tensor: Tensor) -> None:
+        """Check a copy to the host, on another stream than the default one, of what that one writes; see `read`."""
+        if self.beside:
+            self._memory.setdefault(_key(tensor), _Memory(self._default, self._default.launched))
+            self.read([tensor])
 
     def write(self, tensors: Iterable[Tensor]) -> None:
         """Note what an operator on another stream than the default one writes."""

@@ -213,6 +213,7 @@ def _copies_later(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def _arrives_later(numbers: Tensor) -> Tensor:
     """Put a copy to pinned memory, which holds nothing until the host waits for it, into the queue of its stream."""
+    streams.read_beside(numbers)
     copy = streams.pin(numbers)
     _spoil(copy)
     streams.current().copy_later(lambda: copy.copy_(numbers))
