@@ -64,7 +64,7 @@ def compare(options: Given) -> None:
     else:
         comparison = _compare_runs(sides, options, tolerance, roles)
     if tolerance is None or options.format is not None or options.output is not None:
-        deliver(comparison, options, every_head=roles, summary=options.summary)
+        deliver(comparison, options, every_head=roles, summary=options.summary, ramp=options.ramp, sinks=options.sinks)
     if tolerance is not None:
         if options.format is None:
             put(comparison, options, "verdict")

@@ -11,7 +11,7 @@ from attnscope.base.system.escape import escape_control
 from attnscope.cli.next_command import suggest_after
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
-from attnscope.request.options import FIGURE
+from attnscope.request.options import FIGURE, RAMP
 from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
 from attnscope.studies.registry import kind_named
 from attnscope.studies.study import TABLES, Format, Listing
@@ -64,6 +64,15 @@ def check_output(options: Given, command: str) -> None:
             if option.name in options.typed:
                 hint = f"add {arg('output', 'figure.pdf')}, or remove it"
                 raise UsageError("applies only to figures (.svg, .png, .pdf)", where=arg(option.name), hint=hint)
+    if ramp := [option.spelled for option in RAMP if option.name in options.typed]:
+        if is_page(options):
+            hint = "remove it: L on the page goes to the next ramp, and z takes sinks out"
+            raise UsageError("applies only to screens and figures", where=ramp[0], hint=hint)
+        if is_picture(options) and "sinks" in options.typed:
+            hint = "remove it: the colours of figures always end at 1, so that two of them can be compared"
+            raise UsageError("applies only to screens", where=ramp[-1], hint=hint)
+        if options.output is None and options.format is None:
+            options.format = "heat"
     if options.output is None:
         return
     from attnscope.base.files.atomic import check_not_read, check_target

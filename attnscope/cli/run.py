@@ -79,7 +79,7 @@ def run(options: Given) -> None:
             report = reporter(config)(config, on_progress, session)
     display_options = {
         "ids": options.ids, "percent": options.percent, "least": options.least, "streamed": streamed,
-        "map_scale": options.map_scale,
+        "map_scale": options.map_scale, "ramp": options.ramp, "sinks": options.sinks,
     }  # fmt: skip
     deliver(report, options, None, every_head, brief="stages" not in options.typed, **display_options)
 

@@ -137,7 +137,7 @@ TOPICS = {
     ),
     "output": Topic(
         "Screens and files",
-        (*_SCREEN, "table", "percent", "map_scale", "ids", "input_ids"),
+        (*_SCREEN, "table", "percent", "map_scale", "ramp", "sinks", "ids", "input_ids"),
         """
         Results go to standard output, and all else to standard error. The extension of {output} sets the format.
         """,

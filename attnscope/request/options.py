@@ -237,6 +237,12 @@ QUIET = Option("quiet", SHOW, _DATA_ONLY)
 VERBOSE = Option("verbose", SHOW, "In a terminal, show the model's full path, its device and all notes, every matrix "
     "of {stages}, and small contributors one by one.")
 VERBOSE_FACTS = replace(VERBOSE, help="In a terminal, show the model's full path, its device and all notes.")
+RAMP = (
+    choice("ramp", SHOW, Literal["sqrt", "linear", "log"], "How colours follow weights in heat maps, which this asks "
+        "for: by their root, so that small ones are seen, by themselves, or by their logarithm down to 0.001.", "sqrt"),
+    Option("sinks", SHOW, "End the colours of heat maps, which this asks for, at the largest weight that is not on the "
+        "first token, a special one or a learned sink, instead of at 1.", flag="--without-sinks", off=False),
+)
 FIGURE = (
     Option("width", SHOW, "Width of an .svg, .png or .pdf, such as 5.5in, 8cm, 84mm or 397pt; column is 3.25in. "
         "Matrices fill it with squares, and no letter is smaller than 6 pt.", arguments.figure_width(arg("width")),
@@ -321,6 +327,7 @@ RUN = (
     choice("map_scale", SHOW, Literal["row", "max"], "Where the colours of a map on a picture end: row is a share of "
         "the row that is the same for all heads, so that a head whose weight is on CLS or registers is pale; max is "
         "the largest patch of each map, which hides how much is elsewhere.", default="row"),
+    *RAMP,
     choice("table", SHOW, Literal["matrices", "contributors", "rows", "columns", "spans"], "Table that a {or_tables} "
         "file holds: matrices (one row per cell of a stage; default), contributors (one row per query and rank), rows "
         "(statistics, one row per query), columns (of a map) or spans (of {spans})."),
@@ -336,6 +343,7 @@ COMPARE = (
     SPANS, POOLED,
     Option("summary", SHOW, "Show only how much weight moves in each head, of all layers and heads unless selected.",
         brief="Only how much weight moves in each head."),
+    *RAMP,
     *_shown("Decimal places in tables; json is exact.", "2", FORMAT), STRICT,
     *_compared(THE_MACHINE, "dtype", "engine"),
     _tolerance("tolerance", "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by "

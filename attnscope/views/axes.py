@@ -41,6 +41,11 @@ class Axis:
         return {position: n for n, position in enumerate(self.positions)}
 
     @property
+    def sinks(self) -> Sequence[bool]:
+        """Which entries heads rest on: the first token, special ones, and learned sinks."""
+        return [p in (0, SINK) or special for p, special in zip(self.positions, self.special, strict=True)]
+
+    @property
     def count(self) -> int:
         """Count the entries that are a token or a dimension."""
         return sum(p != SINK for p in self.positions)

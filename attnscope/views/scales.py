@@ -1,7 +1,7 @@
 """Places of numbers on a scale of colours, and colours between others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import copysign, isfinite, log, log10, sqrt
 from typing import ClassVar, Literal
 
@@ -129,15 +129,24 @@ def pooled_cells(shape: tuple[int, ...], rows: int, columns: int, *, together: i
     return f"; a cell is the largest of up to {per} (queries × keys)"
 
 
-def scale_for(stage: str, matrix: Matrix) -> Scale:
-    """Choose the scale of one stage: weights from 0 to 1, their differences to 1 both ways, others to their largest."""
-    if stage in ("weights", "shares"):
-        return WEIGHTS
-    if stage == "difference":
-        return _CHANGES
-    finite = matrix[np.isfinite(matrix)]
-    largest = float(np.abs(finite).max()) if finite.size else 0.0
+def scale_for(stage: str, matrix: Matrix, shape: Shape = "sqrt", sinks: Sequence[bool] | None = None) -> Scale:
+    """Choose the scale of one stage: weights from 0 to 1, their differences to 1 both ways, others to their largest.
+
+    Args:
+        shape: How the colours of weights and of their differences follow them.
+        sinks: Columns of weights that their scale leaves out; None for a scale that ends at 1.
+    """
+    if stage in ("weights", "shares", "difference"):
+        scale = replace(_CHANGES if stage == "difference" else WEIGHTS, shape=shape)
+        high = 0.0 if sinks is None else _largest(matrix[:, ~np.array(sinks, dtype=bool)])
+        return replace(scale, low=-high if scale.signed else 0.0, high=high) if high else scale
+    largest = _largest(matrix)
     return Scale(-largest, largest, signed=True)
+
+
+def _largest(matrix: Matrix) -> float:
+    finite = matrix[np.isfinite(matrix)]
+    return float(np.abs(finite).max()) if finite.size else 0.0
 
 
 def shares_of_largest(values: Sequence[float]) -> list[float]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+from attnscope.views.scales import Shape
+
 FigureLabels = Literal["tokens", "positions", "none"]
 FigureParts = Literal["map", "bars"]
 FigureFont = Literal["sans", "serif"]
@@ -24,6 +26,8 @@ class DisplaySettings:
     ids: bool = False  # list the tokens with their ids
     percent: bool = False
     map_scale: Literal["row", "max"] = "row"  # where the colours of maps on pictures end
+    ramp: Shape = "sqrt"  # how colours follow weights
+    sinks: bool = True  # whether the colours of weights end at 1; otherwise at the largest weight on another token
     least: int = 10  # number of least attended tokens that are listed
     streamed: bool = False  # generated tokens were printed while they were generated
     summary: bool = False  # of a comparison, show how much moves in every head, and no matrices
@@ -41,6 +45,8 @@ class Detail(TypedDict, total=False):
     ids: bool
     percent: bool
     map_scale: Literal["row", "max"]
+    ramp: Shape
+    sinks: bool
     least: int
     streamed: bool
     summary: bool

@@ -82,6 +82,7 @@ ARGUMENTS = {
     "font": "serif -o figure.svg --force",
     "only": "map -o figure.svg --force",
     "map_scale": "max",
+    "ramp": "log",
     "compare what_if": "same-scores --mask own --mask causal",
     "hide": "the",
     "heads hide": "the --key bank",

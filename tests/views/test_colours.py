@@ -101,6 +101,18 @@ def test_weights_have_one_scale_and_everything_else_is_centred_at_zero():
     assert scale_for("masked", matrix) == Scale(-0.5, 0.5, signed=True)
 
 
+def test_the_scale_of_weights_follows_them_as_asked_with_or_without_sinks():
+    matrix = np.array([[0.9, 0.1, 0.4], [0.8, -0.2, np.nan]])
+    for shape in SHAPES:
+        assert scale_for("weights", matrix, shape) == Scale(0.0, 1.0, False, shape)
+        assert scale_for("weights", matrix, shape, [True, False, False]) == Scale(0.0, 0.4, False, shape)
+        assert scale_for("difference", matrix, shape, [True, False, True]) == Scale(-0.2, 0.2, True, shape)
+    assert scale_for("weights", matrix, sinks=[True, True, True]) == WEIGHTS
+    for shape, ticks in (("sqrt", "0 .01 .1 0.4"), ("log", "0 .01 .1 0.4"), ("linear", "0 0.4")):
+        pieces = ramp_pieces(Scale(0.0, 0.4, False, shape), "0", "0.4", 1 << 24, BLACK)
+        assert re.sub(" +", " ", "".join(text for text, _ in pieces)) == ticks
+
+
 def test_a_place_of_a_scale_has_the_number_that_has_this_place():
     for shape in SHAPES:
         for scale in (Scale(0.0, 3.0, False, shape), Scale(-3.0, 3.0, True, shape)):

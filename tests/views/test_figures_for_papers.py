@@ -137,6 +137,8 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, capsys):
     cases = [
         (["run", TEXT, "--width", "column"], "--width: applies only to figures (.svg, .png, .pdf); add --output"),
         (["run", TEXT, "--only", "map", "-o", "a.html"], "--only: applies only to figures"),
+        (["run", TEXT, "--ramp", "log", "-o", "a.html"], "--ramp: applies only to screens and figures; remove it"),
+        (["compare", TEXT, "--without-sinks", "-o", "a.svg"], "--without-sinks: applies only to screens; remove it"),
         (["run", TEXT, "-o", path, "--width", "5"], "--width: must be a width from 1in to 100in, or column, not '5'"),
         (["run", TEXT, "-o", path, "--width", "0.1in"], "use 5.5in, 84mm, 397pt or column"),
         (["run", "The bank by the river", "-o", path, "--only", "bars"], "--only bars: there are no bars"),

@@ -34,6 +34,20 @@ def test_every_weight_is_one_cell_whose_shade_is_the_fifth_of_its_root(count):
             assert cells[r][c] == (" ·" if c > r else SHADES[fifth] * 2), (r, c)
 
 
+@pytest.mark.parametrize(
+    ("ramp", "place"), [("linear", lambda w: w), ("log", lambda w: 1 + np.log10(w) / 3 if w > 0.001 else 0)]
+)
+@pytest.mark.parametrize("sinks", [True, False])
+def test_a_cell_is_the_fifth_that_the_ramp_says_of_the_largest_weight_off_the_first_token(ramp, place, sinks):
+    made = sized(12, stages=("weights",))
+    weights = made.texts[0].heads[0].stages["weights"]
+    largest = 1.0 if sinks else float(weights[:, 1:].max())
+    cells = picture(draw(made, 200, format="heat", ramp=ramp, sinks=sinks), 12)
+    for r, c in np.ndindex(weights.shape):
+        fifth = min(4, int(place(min(1.0, float(weights[r, c]) / largest)) * 5))
+        assert cells[r][c] == (" ·" if c > r else SHADES[fifth] * 2), (r, c)
+
+
 @pytest.mark.parametrize("count", [5, 12])
 def test_without_colour_a_number_that_is_about_0_is_blank_and_others_have_their_sign(count):
     made = sized(count, stages=("scores",))

@@ -339,7 +339,7 @@ class _ShownHead:
         if len(head.queries) == 1 and not self.heat:
             if _largest_change(head) != 0:
                 show_all = None if "key" in self.named else f"{settings.named('--key', 'key')} 0:{len(columns)}"
-                panels = [self._weights(n, columns) for n in range(2)]
+                panels = self._both(columns)
                 yield from row_changes(panels, self._difference(columns), columns, show_all)
                 yield GAP
             yield from self._moves()
@@ -376,8 +376,7 @@ class _ShownHead:
             ranges = " and ".join(f"{option} 0:{of}" for option, (_, _, of) in left_out.items())
             show = "show" if len(left_out) > 1 else "shows"
             yield paragraph(ours(f"{counts}, where most weight moves; {ranges} {show} all", "dim"), remark=True)
-        panels = [shown_head._weights(n, columns) for n in range(2)]
-        panels.append(shown_head._difference(columns))
+        panels = [*shown_head._both(columns), shown_head._difference(columns)]
         if left_out:
             panels = [struct_replace(panel, columns=replace(panel.columns, announced=True)) for panel in panels]
         yield Matrices(panels, self.heat)
@@ -425,6 +424,12 @@ class _ShownHead:
         caption = ours("weights")
         label = untrusted(self.sides[side].label)
         return matrix_panel(matrix, masked, axes, label, caption, self.settings)
+
+    def _both(self, columns: "Columns") -> list[Panel]:
+        """Return the weights of both sides, on one scale."""
+        panels = [self._weights(n, columns) for n in range(2)]
+        largest = max((panel.scale for panel in panels), key=lambda scale: scale.high)
+        return [struct_replace(panel, scale=largest) for panel in panels]
 
     def _difference(self, columns: "Columns") -> Panel:
         first_text, second_text = self.reports

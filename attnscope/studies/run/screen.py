@@ -32,7 +32,7 @@ from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, Matrices, Panel, ViewPart, paragraph
-from attnscope.views.scales import WEIGHTS, LogScale
+from attnscope.views.scales import LogScale, scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import ours
 
@@ -246,7 +246,9 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
     else:
         axes = word_axes(text, text.words)
     weights = [_weights(head) for head in text.heads]
-    scale = LogScale.of(np.stack(weights)) if _are_maps(text) else WEIGHTS
+    sinks = None if settings.sinks or _are_maps(text) else axes[1].sinks
+    all_rows = np.concatenate(weights)
+    scale = LogScale.of(all_rows) if _are_maps(text) else scale_for("weights", all_rows, settings.ramp, sinks)
     panel_arguments = *axes, scale, Digits(2)
     titles = [ours(head_name(head)) for head in text.heads]
     panels = [

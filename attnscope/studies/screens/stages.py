@@ -75,7 +75,8 @@ def matrix_panel(
         caption = (*caption, *zeros)
         pictured = None if pictured is None else (*pictured, *zeros)
     cells = texts(stage, matrix, masked, digits)
-    panel_arguments = matrix, cells, *axes, scale_for(name, matrix), digits, masked, caption, pictured or caption
+    scale = scale_for(name, matrix, settings.ramp, None if settings.sinks else axes[1].sinks)
+    panel_arguments = matrix, cells, *axes, scale, digits, masked, caption, pictured or caption
     return Panel(name, title, *panel_arguments)
 
 

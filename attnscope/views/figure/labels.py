@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
 from attnscope.views.axes import Axis
 from attnscope.views.figure.canvas import LEAST, MARGIN, RAMPS, SMALL, Canvas, plain, text_width
@@ -64,13 +65,13 @@ def draw_scale(
 
     `room` is the width that it has.
     """
-    if scale == WEIGHTS:
+    if isinstance(scale, Scale) and replace(scale, shape=WEIGHTS.shape) == WEIGHTS:
         bar = min(BAR, room - text_width("1", SMALL) / 2)
         canvas.frame(x, y, bar, 8, f"url(#{RAMPS[0]})")
         ended = -SMALL
         for tick in TICKS:
             text = f"{tick:g}".replace("0.", ".")
-            at = x + bar * (WEIGHTS.place(tick) or 0.0)
+            at = x + bar * (scale.place(tick) or 0.0)
             half = text_width(text, SMALL) / 2
             if tick in (0, 1) or (at - half > ended + 1 and at + half < x + bar - half):
                 canvas.text(at, y + 8 + SMALL, ours(text), size=SMALL, anchor="middle")

@@ -89,6 +89,9 @@ def ramp_pieces(
     ticks = [(0.0, low), (1.0, high)]
     if isinstance(scale, Scale) and replace(scale, shape=WEIGHTS.shape) == WEIGHTS:
         ticks = [(scale.place(tick) or 0.0, tick_text(tick)) for tick in TICKS]
+    elif isinstance(scale, Scale) and scale.shape != "linear" and not scale.signed:
+        within = [(scale.place(tick) or 0.0, tick_text(tick)) for tick in TICKS if tick < scale.high]
+        ticks = [*within, ticks[-1]]
     pieces = [(f"{ticks[0][1]} ", Style())]
     for (start, _), (end, name) in pairwise(ticks):
         cells = max(1, round((end - start) * _LEGEND))

@@ -78,7 +78,8 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     # With colours, a line shows two rows of cells.
     together = 1 if screen.colours and not screen.ascii else 2
     cell = "" if whole else pooled_cells(shape, rows, width, together=together, of_map=isinstance(scale, LogScale))
-    ramp = ramp_text(scale, "0", "1", screen.colours, screen.surface) if screen.colours else Text(f"0 {SHADES} 1")
+    high = f"{scale.high:.2g}"
+    ramp = ramp_text(scale, "0", high, screen.colours, screen.surface) if screen.colours else Text(f"0 {SHADES} {high}")
     ramp_parts = () if isinstance(scale, LogScale) else ("  ", ramp)
     screen.say((panels[0].name, "bold"), *ramp_parts, (f"  queries are rows, keys are columns{cell}", "dim"))
     if isinstance(scale, LogScale):

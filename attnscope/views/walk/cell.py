@@ -7,7 +7,6 @@ from math import exp, inf, isfinite, isnan, log
 import numpy as np
 
 from attnscope.base.system.escape import quote_for_shell
-from attnscope.views.axes import SINK
 from attnscope.views.numbers import formatted, number_text, scale_text
 from attnscope.views.walk.place import Spot
 from attnscope.views.walk.scene import STAGES, Scene, WalkCut, WalkHead
@@ -113,7 +112,7 @@ def strongest_writer(scene: Scene, heads: Sequence[WalkHead | None], query: int)
 
 def is_sink(scene: Scene, key: int) -> bool:
     """Tell whether heads rest on a key: the first token, a special one, or a learned sink."""
-    return scene.keys.positions[key] in (0, SINK) or scene.keys.special[key]
+    return scene.keys.sinks[key]
 
 
 def largest_elsewhere(scene: Scene, head: WalkHead) -> float:
