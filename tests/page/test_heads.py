@@ -162,3 +162,30 @@ def test_effects_that_may_be_negative_have_zero_as_the_middle_of_their_scale(ope
     largest = np.abs(values).max()
     shown = {left: number(text) for left, text in ticks}
     assert (shown["0%"], shown["50%"], shown["100%"]) == pytest.approx((-largest, 0, largest), rel=0.01)
+
+
+def test_a_head_opens_at_the_row_where_its_role_is_strongest(open_page, tmp_path):
+    """The role is recomputed of every row from the exact weights of the text."""
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main(["heads", TEXT, "--draws", "2", "-o", str(output), "--quiet"]) == 0
+    found = json.loads(exact.read_text())
+    report = attnscope.inspect(TEXT, layer="all", head="all", stages="weights")
+    count = report.weights.shape[-1]
+    offsets = {"previous": -1, "next": 1, "self": 0}
+    special = [token.special for token in report.tokens]
+    watched = open_page(path, size=(1280, 800))
+    clicked = 0
+    for layer, head in np.ndindex(4, 4):
+        offset = offsets.get(found["main"][layer][head])
+        if offset is None:
+            continue
+        on_target = [
+            report.weights[layer, head, row, row + offset] if 0 <= row + offset < count and not special[row] else 0.0
+            for row in range(count)
+        ]
+        click_head(watched.page, layer, head)
+        said = watched.page.evaluate("new URLSearchParams(location.hash.slice(1)).get('query')")
+        assert on_target[int(said)] == pytest.approx(max(on_target), abs=5.1e-4), (layer, head)
+        clicked += 1
+    assert clicked and watched.messages == []

@@ -61,6 +61,12 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
   const role = (r: number, c: number) => Number(main![r * heads.length + c]);
   // A head is shown on a text that shows its role; one without a role, where one is.
   const roleText = (r: number, c: number) => (strength && roles!.texts[role(r, c)]) ?? place.spot.text;
+  // And at the row that shows it best.
+  const rows = strength && roles!.rows && scene.store.raw(roles!.rows);
+  const roleRow = (r: number, c: number) => {
+    const row = rows ? Number(rows[r * heads.length + c]) : -1;
+    return row < 0 ? {} : { query: row, key: null };
+  };
   const finite = values ? [...values.data].filter(Number.isFinite) : [];
   const least = Math.min(...finite);
   const largest = Math.max(...finite);
@@ -139,7 +145,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
             room - FRAME - (tall ? (strength ? REMARK : 0) : lens || strength ? LIST : 0),
           )}
           cursor={[place.spot.layer, place.spot.head]}
-          onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head) })}
+          onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head), ...roleRow(layer, head) })}
           onEnter={() => act("matrix_panel")}
           legend={shown?.name.replace("_", " ") ?? ""}
           paint={

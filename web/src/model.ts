@@ -97,6 +97,7 @@ export interface SceneData {
     strength: Ref;
     measured: string;
     texts: number[]; // the text that heads of each role are shown on; none for the current one
+    rows: Ref | null; // the query of that text whose row shows the role of a head best, -1 for none
   };
   command: string;
   first: [number, number];

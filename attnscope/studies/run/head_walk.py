@@ -1,8 +1,8 @@
 """The walk of a page about a number or role of every head, so that a click on a head opens its matrix."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,16 +11,18 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_findings import RoleValues
+from attnscope.findings.head_roles import NEAR
 from attnscope.findings.run import Report
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import PAGE, WALKED, IndexSelection
 from attnscope.run.session import Session
-from attnscope.studies.explore.saved import SavedText
+from attnscope.studies.explore.saved import SavedSource, SavedText
 from attnscope.studies.explore.scenes import head_roles
 from attnscope.studies.run.every_head import EveryHead, inspect_with_every_head
 from attnscope.studies.run.page import walk_source
 from attnscope.views.parts import Facts, Matrices, Table, ViewPart
-from attnscope.views.walk.scene import HeadNumber, Scene
+from attnscope.views.walk.cell import listed_weights
+from attnscope.views.walk.scene import HeadNumber, Scene, SceneRoles, WalkHead
 
 if TYPE_CHECKING:
     from attnscope.views.page.walk import Walk
@@ -67,8 +69,9 @@ def with_walk(
     content = next((n for n, part in enumerate(screen) if isinstance(part, Matrices | Table)), len(screen))
     header = max((n + 1 for n, part in enumerate(screen[:content]) if isinstance(part, Facts)), default=0)
     source = walk_source(*every_head)
+    roles = cache(partial(_roles, source, heads))
     saved = {
-        (index, side): SavedText(partial(_shown, text, heads, index), text.heads)
+        (index, side): SavedText(partial(_shown, text, heads, index, roles), text.heads)
         for (index, side), text in source.saved.items()
     }
     yield from screen[:header]
@@ -76,22 +79,70 @@ def with_walk(
     yield from (part for part in screen[header:] if not isinstance(part, Matrices))
 
 
-def _shown(text: SavedText, heads: HeadsOfPage, index: int) -> Scene:
+def _shown(text: SavedText, heads: HeadsOfPage, index: int, roles: Callable[[], SceneRoles | None]) -> Scene:
     scene = text.scene()
     places = np.ix_(*([n for n in axis if isinstance(n, int)] for axis in (scene.layers, scene.heads)))
     numbers = [HeadNumber(name, meaning, values[places]) for name, meaning, values in heads.numbers]
     names = {number.name for number in numbers}
     others = [number for number in scene.numbers if number.name not in names]
-    roles = scene.roles
-    if heads.roles is not None:
-        roles = head_roles(*heads.roles, (scene.layers, scene.heads))
-        roles = dataclasses.replace(roles, texts=heads.role_texts)
     query = heads.queries[index]
     return dataclasses.replace(
         scene,
         numbers=[*numbers, *others],
-        roles=roles,
+        roles=roles() or scene.roles,
         display=heads.display,
         start=scene.start if query is None else scene.queries.places.get(query, scene.start),
         command=None if index == heads.of_ids else scene.command,
     )
+
+
+def _roles(source: SavedSource, heads: HeadsOfPage) -> SceneRoles | None:
+    """Return the roles of all heads, each with the row that shows it best in the text that it is shown on."""
+    if heads.roles is None:
+        return None
+    scene = source.saved[0, 0].scene()
+    roles = head_roles(*heads.roles, (scene.layers, scene.heads))
+    rows = np.full(roles.main.shape, -1)
+    if heads.role_texts:
+        for place, role in np.ndenumerate(roles.main):
+            shown = source.saved.get((heads.role_texts[role], 0)) if role >= 0 else None
+            head = None if shown is None else shown.head((place[0], place[1]))
+            if shown is not None and head is not None:
+                rows[place] = clearest_row(shown.scene(), head, roles.names[role])
+    return dataclasses.replace(roles, texts=heads.role_texts, rows=rows)
+
+
+# Whether a role reads the key at a position from the query at another, in tokens that are the same if they are equal.
+_READS: Mapping[str, Callable[[Sequence[str], int, int], bool]] = {
+    "previous": lambda _, query, key: key == query - 1,
+    "next": lambda _, query, key: key == query + 1,
+    "self": lambda _, query, key: key == query,
+    "duplicate": lambda tokens, query, key: key < query and tokens[key] == tokens[query],
+    "induction": lambda tokens, query, key: 0 < key <= query and tokens[key - 1] == tokens[query],
+    "first": lambda _, query, key: key == 0 < query,
+    "punctuation": lambda tokens, _, key: not any(letter.isalnum() for letter in tokens[key]),
+    "local": lambda _, query, key: 2 <= abs(key - query) <= NEAR,
+}
+
+
+def clearest_row(scene: Scene, head: WalkHead, role: str) -> int:
+    """Return the query whose row shows a role best: that gives most weight to what the role reads; −1 for none.
+
+    A role that names no keys, such as content, is seen where a word gives most weight to another word.
+    """
+    sums = []
+    for query, special in enumerate(scene.queries.special):
+        listed = {} if special else listed_weights(scene, head, query)
+        sums.append(sum(weight for key, weight in listed.items() if _reads(scene, role, query, key)))
+    return int(np.argmax(sums)) if any(sums) else -1
+
+
+def _reads(scene: Scene, role: str, query: int, key: int) -> bool:
+    """Tell whether a key is one that a role reads from a query."""
+    position = scene.queries.positions[query]
+    read = scene.keys.positions[key]
+    if role in _READS and read >= 0:
+        return _READS[role]([span.text for span in scene.sources.names], position, read)
+    if role in ("first", "special"):
+        return read < 0 if role == "first" else scene.keys.special[key] and read > 0
+    return not scene.keys.sinks[key] and read != position

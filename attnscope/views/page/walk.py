@@ -181,6 +181,7 @@ def _scene(source: Source, variant: Variant, scene: Scene, container: Container)
             **{name: list(getattr(scene.roles, name)) for name in ("names", "letters", "colours", "meanings")},
             "main": container.add(scene.roles.main.astype(np.int32)), "strength": container.exact(scene.roles.strength),
             "measured": scene.roles.measured, "texts": list(scene.roles.texts),
+            "rows": None if scene.roles.rows is None else container.add(scene.roles.rows.astype(np.int32)),
         },
         "command": command if escape_control(pasted) == pasted else "",
         "first": list(scene.first),

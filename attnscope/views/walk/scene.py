@@ -131,6 +131,8 @@ class SceneRoles:
     strength: Matrix  # value of the main role, (layers, heads)
     measured: str = ""
     texts: Sequence[int] = ()  # number of the text that a page shows a head of each role on; empty for the current one
+    # index of the query of that text whose row shows the role of a head best, (layers, heads); −1 for none
+    rows: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
