@@ -1,8 +1,8 @@
 """Declare the statistics of a row of attention weights, each once.
 
 Everything else is derived from these declarations: what recorders compute, the fields of Reports and dump records and
-their JSON Schema, the columns of tables, averages, headers, memory and cost estimates, the recount of `attnscope
-check`, and the list in `attnscope batch --help`. To add a statistic, add its declaration, with `added=True`.
+their JSON Schema, the columns of tables, averages, headers, memory and cost estimates, and the list in `attnscope batch
+--help`. To add a statistic, add its declaration, with `added=True`.
 """
 
 import unicodedata
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
-import numpy as np
 
 from attnscope.findings.arrays import Array, UnitVectors, along
 from attnscope.findings.tokens import Token
@@ -52,34 +51,12 @@ class RowWeights(Protocol):
 
 
 @dataclass(frozen=True)
-class WholeRows:
-    """The whole rows of one head in float64, for an independent recount."""
-
-    weights: Array  # α, (Q, K)
-    masked: Array  # scaled scores, −inf where a key is not allowed, (Q, K)
-    query: Array  # position of every query, (Q, 1)
-    key: Array  # position of every key, (1, K)
-    tokens: Sequence[Token]  # the tokens of the keys
-    self_attention: bool
-
-    def on(self, keys: Array) -> Array:
-        """Return the weight on some keys, (Q,); `keys` is bool and broadcast to (Q, K)."""
-        total: Array = (self.weights * keys).sum(-1)
-        return total
-
-    def has(self, selects: Callable[[Token], bool]) -> Array:
-        """Return the keys whose tokens a predicate selects, (1, K)."""
-        return np.array([[selects(token) for token in self.tokens]])
-
-
-@dataclass(frozen=True)
 class RowStatistic:
     """A statistic of a row of weights."""
 
     name: str  # name in JSON, tables and Python
     meaning: str  # definition and unit
     compute: Callable[[RowWeights], Any]  # computes it on the device, from RowWeights
-    recount: Callable[[WholeRows], Array]  # computes it independently in NumPy, from WholeRows
     # for a weight on keys of a kind: selects their tokens by id, text, and whether they are special
     key_token: Callable[[Token], bool] | None = None
     # whether it requires queries and keys to be the same tokens; it is null under cross-attention
@@ -113,7 +90,6 @@ def _weight_on(
         name,
         meaning,
         lambda row: row.on_keys(name),
-        lambda rows: rows.on(rows.has(key_token)),
         key_token=key_token,
         on=on,
         place=place,
@@ -127,7 +103,6 @@ def _weight_within(n: int) -> RowStatistic:
         f"within_{n}",
         f"Weight on keys at most {n:,} tokens away.",
         lambda row: row.within(n),
-        lambda rows: rows.on(np.abs(rows.query - rows.key) <= n),
         aligned=True,
         within=n,
         phrase=f"{{:.2f}} within {n:,}",
@@ -141,22 +116,11 @@ def _is_punctuation(token: Token) -> bool:
     return bool(marks) and not token.special and all(unicodedata.category(mark).startswith("P") for mark in marks)
 
 
-def _entropy(rows: WholeRows) -> Array:
-    logs = np.log2(rows.weights, out=np.zeros_like(rows.weights), where=rows.weights > 0)
-    return rows.on(-logs)
-
-
-def _on_others(rows: WholeRows) -> Array:
-    other_keys = ~rows.has(lambda token: token.special) & (rows.key != 0)
-    return rows.on(other_keys & (rows.query != rows.key) if rows.self_attention else other_keys)
-
-
 ROW_STATISTICS = (
     RowStatistic(
         "entropy",
         "−Σ α log₂ α, in bits.",
         lambda row: row.entropy(),
-        _entropy,
         phrase="entropy {:.2f} bits",
         place=6,
         linear=False,
@@ -166,7 +130,6 @@ ROW_STATISTICS = (
         "first",
         "Weight on the first token.",
         lambda row: row.on_first(),
-        lambda rows: rows.weights[:, 0],
         on="the first token",
         place=3,
     ),
@@ -175,7 +138,6 @@ ROW_STATISTICS = (
         "self",
         "Weight on the query's own position.",
         lambda row: row.on_self(),
-        lambda rows: rows.on(rows.query == rows.key),
         aligned=True,
         on="itself",
         place=2,
@@ -185,7 +147,6 @@ ROW_STATISTICS = (
         "other",
         "Weight on the rest: not the query itself, not special, not the first token.",
         lambda row: row.on_others(),
-        _on_others,
         on="other words",
         place=1,
     ),
@@ -193,7 +154,6 @@ ROW_STATISTICS = (
         "distance",
         "Mean |query − key| in tokens, weighted by α.",
         lambda row: row.distance(),
-        lambda rows: rows.on(np.abs(rows.query - rows.key)),
         aligned=True,
         phrase="mean distance {:.1f} tokens",
         place=7,
@@ -212,7 +172,6 @@ ROW_STATISTICS = (
         "max_score",
         "Largest scaled score of the row on a key that the mask allows, which QK-Clip limits.",
         lambda row: row.max_score(),
-        lambda rows: rows.masked.max(-1),
         added=True,
         linear=False,
         missing="of a mean, of the mean scores; null as entropy is",

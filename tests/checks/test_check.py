@@ -168,12 +168,12 @@ def test_the_command_line(folders, capsys, tmp_path):
     folder = str(folders("llama"))
     assert main(["check", TEXT, "--model", folder]) == 0
     out = capsys.readouterr().out
-    assert "all 20 checks passed (--verbose: the differences of each layer)" in out
+    assert "all 17 checks passed (--verbose: the differences of each layer)" in out
     assert "largest difference from" not in out
     assert main(["check", TEXT, "--model", folder, "--verbose"]) == 0
     out = capsys.readouterr().out
     assert out.count("\nlargest difference from ") == 2
-    assert out.endswith("all 20 checks passed\n")
+    assert out.endswith("all 17 checks passed\n")
     report = tmp_path / "check.json"
     assert main(["check", TEXT, "--model", folder, "--quiet", "--output", str(report)]) == 0
     assert capsys.readouterr() == ("", "")

@@ -8,12 +8,10 @@ import torch
 from attnscope.base.errors import AttnscopeError, NotFinite
 from attnscope.base.model_config import ModelConfig
 from attnscope.engines.native import NativeEngine
-from attnscope.model import batch, hooks, row_summary, stack, tile_stages
+from attnscope.model import batch, hooks, stack, tile_stages
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.recorders import rows, sums, top
 from attnscope.request.masks.terms import Bidirectional, Causal
 from attnscope.request.run_config import TextInput
-from attnscope.run.analysis import heads
 from attnscope.studies.check import run as checks_run
 from attnscope.studies.check.run import check
 from tests.helpers.requests import requested
@@ -88,51 +86,6 @@ def _stage_damaged(stage, value):
     return checks_run, "record_stages", damaged
 
 
-def _after(owner, name, change):
-    """A function or method whose result is changed."""
-    original = getattr(owner, name)
-    return owner, name, lambda *given: change(original(*given))
-
-
-def _only_the_first(found):
-    """As where the rows of a few heads were copied before the first of them was struck out."""
-    places, values = found
-    values[..., 1:] = -torch.inf
-    return places, values
-
-
-FINDINGS = {
-    "a wrong order": _after(top, "strongest", lambda found: tuple(x.flip(-1) for x in found)),
-    "only the first": _after(top, "strongest", _only_the_first),
-    "another place": _after(top, "strongest", lambda found: ((found[0] + 1) % 2, found[1])),
-    "another head's values": (
-        AttentionInputs,
-        "value_norms",
-        property(lambda self: self.v.norm(dim=-1).repeat(1, 2, 1)),
-    ),
-    "no projection": (AttentionInputs, "projected_norms", property(lambda self: self.value_norms)),
-    "distances too long": _after(rows.TileRows, "distance", lambda found: found + 1e-3),
-    "too little within": (rows.TileRows, "within", lambda self, n: self.on_self()),
-    "entropy in nats": _after(rows.TileRows, "entropy", lambda found: found * 0.6931),
-    "other runs": _after(sums, "_run_membership", lambda found: found.roll(1, 2)),
-    "a column too heavy": _after(sums.ColumnRecorder, "compute", lambda found: found + 1e-3),
-    "another average": _after(heads, "_mean", lambda found: None if found is None else found + 1e-3),
-}
-_SHOWN_BY = {
-    "contributors are the strongest sources": 5,
-    "row statistics follow from weights": 3,
-    "maps, sums and means follow from weights": 3,
-}
-
-
-@pytest.mark.parametrize("bug", FINDINGS)
-def test_a_recorder_that_is_wrong_fails_its_own_check_and_no_law(folders, monkeypatch, bug):
-    monkeypatch.setattr(*FINDINGS[bug])
-    failed = outcome(folders("llama"))[1]
-    expected = [name for name, count in _SHOWN_BY.items() for _ in range(count)][list(FINDINGS).index(bug)]
-    assert expected in failed and failed <= _SHOWN_BY.keys()
-
-
 def _scale_of_the_model_off():
     spec = stack.AttentionSpec
     return stack, "AttentionSpec", lambda scale, *more, **named: spec(scale * 1.05, *more, **named)
@@ -184,9 +137,6 @@ BUGS = {
     "scaled follows from scores": _scale_forgotten,
     "weights are the softmax of masked": _softmax_of_base_two,
     "output is weights·v": _wrong_value_head,
-    "contributors are the strongest sources": lambda: FINDINGS["a wrong order"],
-    "row statistics follow from weights": lambda: FINDINGS["distances too long"],
-    "maps, sums and means follow from weights": lambda: FINDINGS["other runs"],
     "the output of attention is W·(weights·v)": _another_output_passed_on,
     "computing in tiles changes nothing": _tiles_cut_short,
     "a prefix does not see what follows": _future_seen,
@@ -208,65 +158,6 @@ def test_the_check_for_it_fails(folders, monkeypatch, name):
     report, failed = outcome(folder)
     assert name in failed
     assert not report.passed
-
-
-def _loops_as(change):
-    """The softmax of compiled loops, changed before (`weights` is not there yet) or after."""
-    softmax = row_summary.softmax
-
-    def changed(loops, count, masked, weights):
-        return change(lambda scores: softmax(loops, count, scores, weights), masked, weights)
-
-    return row_summary, "softmax", changed
-
-
-def _light_rows(softmax, masked, weights):
-    found = softmax(masked)
-    weights *= 0.999
-    return found
-
-
-LOOP_BUGS = {
-    "rows sum to 1": lambda: _loops_as(_light_rows),
-    "nothing on keys that are not allowed": lambda: _loops_as(lambda f, m, w: f(m.clamp(min=-8.0))),
-    "weights are the softmax of masked": lambda: _loops_as(lambda f, m, w: f(m * 0.6931)),
-    "contributors are the strongest sources": lambda: _loops_as(
-        lambda f, m, w: replace(found := f(m), places=found.places.flip(-1), strongest=found.strongest.flip(-1))
-    ),
-    "row statistics follow from weights": lambda: _loops_as(
-        lambda f, m, w: replace(found := f(m), entropy=found.entropy * 0.6931)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LOOP_BUGS)
-def test_the_check_for_it_fails_with_compiled_loops(folders, monkeypatch, name):
-    monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 0)
-    monkeypatch.setattr(*LOOP_BUGS[name]())
-    assert name in outcome(folders("llama"))[1]
-
-
-@pytest.mark.parametrize("place", range(4))
-def test_each_sum_of_compiled_loops_is_judged(folders, monkeypatch, place):
-    """Distance, and weight on the token itself, within some tokens, and on kinds of tokens."""
-
-    def changed(found):
-        found[[0, 1, 2, -1][place]] += 1e-3
-        return found
-
-    monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 0)
-    monkeypatch.setattr(*_after(row_summary.RowSummary, "sums", changed))
-    failed = outcome(folders("llama"))[1]
-    assert "row statistics follow from weights" in failed and failed <= _SHOWN_BY.keys()
-
-
-def test_without_a_bug_every_check_passes_with_compiled_loops(folders, monkeypatch):
-    used = []
-    softmax = row_summary.softmax
-    monkeypatch.setattr(row_summary, "WORTH_COMPILED_LOOPS", 0)
-    monkeypatch.setattr(row_summary, "softmax", lambda *given: used.append(1) or softmax(*given))
-    report, failed = outcome(folders("llama"))
-    assert used and report.passed and not failed
 
 
 def test_without_a_bug_every_check_of_the_table_passes(folders):

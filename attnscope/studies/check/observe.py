@@ -1,6 +1,6 @@
 """Record every stage of every layer and head without reduction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
@@ -12,7 +12,7 @@ from attnscope.findings.heads import STAGES
 from attnscope.model.batch import Batch
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import MatrixMask
-from attnscope.model.precision import has_float64, to_float64
+from attnscope.model.precision import has_float64
 from attnscope.model.tile import Recorder, Tile
 from attnscope.request.masks.terms import Bidirectional
 
@@ -25,23 +25,18 @@ class LayerStages:
     stages: dict[str, Tensor]  # stage to matrix, (B, H, Q, K), or output, (B, H, Q, Ev)
     fully_masked: Tensor  # rows that see nothing, (B, H, Q)
     sink: Tensor  # weight of each row on the sink, (B, H, Q); 0 if there is none
-    # the output projection, (D, H·Ev), in float64; None if there is none, or it was not requested
-    projection: Tensor | None = None
 
 
 class StageRecorder(Recorder):
-    """Keep all stages of a layer, independently of the other recorders; and the output projection, if wanted.
+    """Keep all stages of a layer, independently of the other recorders.
 
     Without `include_masked`, a tile is as narrow as its mask.
     """
 
-    def __init__(
-        self, n_heads: int, n_queries: int, n_keys: int, *, include_masked: bool = True, projects: bool = False
-    ) -> None:
+    def __init__(self, n_heads: int, n_queries: int, n_keys: int, *, include_masked: bool = True) -> None:
         super().__init__(range(n_heads), range(n_queries))
         self._keys = n_keys
         self._include_masked = include_masked
-        self._projects = projects
         self.seen: LayerStages | None = None
         self._making = Lock()
 
@@ -73,9 +68,7 @@ class StageRecorder(Recorder):
         stages = {stage: like.new_full((*shape, self._keys), beyond.get(stage, torch.nan)) for stage in STAGES[:4]}
         stages["output"] = like.new_full((*shape, tile.output.shape[-1]), torch.nan)
         inputs = replace(tile.inputs, out_weight=None)  # drop the model's weight, so that it can be freed
-        out = tile.inputs.out_weight if self._projects else None
-        output = None if out is None else to_float64(out).clone()
-        return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape), output)
+        return LayerStages(inputs, stages, like.new_zeros(shape, dtype=torch.bool), like.new_zeros(shape))
 
 
 def layer_numbers(layers: Sequence[LayerStages]) -> list[int]:
@@ -83,21 +76,12 @@ def layer_numbers(layers: Sequence[LayerStages]) -> list[int]:
     return [layer.inputs.layer for layer in layers]
 
 
-def record_stages(
-    engine: Engine,
-    batch: Batch,
-    *,
-    include_masked: bool = True,
-    extra_recorders: Mapping[int, Sequence[Recorder]] | None = None,
-) -> list[LayerStages]:
-    """Return every layer's attention over a batch; see StageRecorder. Other recorders may see the same pass."""
-    projects = extra_recorders is not None
+def record_stages(engine: Engine, batch: Batch, *, include_masked: bool = True) -> list[LayerStages]:
+    """Return every layer's attention over a batch; see StageRecorder."""
     sizes = engine.sizes[1], batch.tokens.ids[0].shape[1], batch.sources.real.shape[1]
-    own = {layer: StageRecorder(*sizes, include_masked=include_masked, projects=projects) for layer in engine.layers}
-    engine.forward(
-        batch, {layer: [recorder, *(extra_recorders or {}).get(layer, ())] for layer, recorder in own.items()}
-    )
-    layers = [recorder.seen for recorder in own.values() if recorder.seen is not None]
+    recorders = {layer: StageRecorder(*sizes, include_masked=include_masked) for layer in engine.layers}
+    engine.forward(batch, {layer: [recorder] for layer, recorder in recorders.items()})
+    layers = [recorder.seen for recorder in recorders.values() if recorder.seen is not None]
     if has_float64(batch.tokens.real.device):
         return layers
     return [_on_cpu(layer) for layer in layers]
@@ -117,14 +101,10 @@ def _on_cpu(layer: LayerStages) -> LayerStages:
         sinks=None if spec.sinks is None else spec.sinks.cpu(),
     )
     gate = None if inputs.gate is None else inputs.gate.cpu()
-    unselective = inputs.unselective
-    if unselective is not None and (visible := unselective.allowed(at[0][:, None], at[1][None])) is not None:
-        unselective = MatrixMask(visible.cpu())
     sides = replace(inputs, q=inputs.q.cpu(), k=inputs.k.cpu(), v=inputs.v.cpu())
     return LayerStages(
-        replace(sides, spec=spec, gate=gate, unselective=unselective),
+        replace(sides, spec=spec, gate=gate, unselective=None),
         {stage: values.cpu() for stage, values in layer.stages.items()},
         layer.fully_masked.cpu(),
         layer.sink.cpu(),
-        layer.projection,
     )

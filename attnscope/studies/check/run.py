@@ -38,7 +38,6 @@ from attnscope.studies.check.measures import (
     worst_differences,
 )
 from attnscope.studies.check.observe import LayerStages, layer_numbers, record_stages
-from attnscope.studies.check.recorder_check import RecorderCheck
 from attnscope.studies.check.rounding import FLOOR, Limits, limits
 from attnscope.studies.check.texts import drawn_text, fitting_texts
 
@@ -161,13 +160,11 @@ def _checks(
     steps = 5
     on_step(0, steps)
     engine = job.engine()
-    findings = RecorderCheck(engine, job.text_plan.tokens, job.text_plan.context)
     try:
-        alone, on = _alone(job, engine, findings)
+        alone, on = _alone(job, engine)
     except NotFinite as e:
         return [Check("every number is finite", "fail", note=e.line(on_command_line))], [], [], engine.describe_mask()
-    checks = [*laws(alone, job.exact), *findings.checks(alone, job.exact)]
-    checks.append(on)
+    checks = [*laws(alone, job.exact), on]
     on_step(1, steps)
     bounds = cache(lambda: job.limits(job.text_plan.tokens, alone))
     checks.append(_tiled(job, alone, bounds))
@@ -182,11 +179,10 @@ def _checks(
     return [*checks, kernel, *parity], [*by_kernel, *by_parity], fully_masked, engine.describe_mask()
 
 
-def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple[list[LayerStages], Check]:
+def _alone(job: _CheckedModel, engine: Engine) -> tuple[list[LayerStages], Check]:
     """Run the text by itself, and check that each layer's passed-on output follows from its recorded stages."""
     name = "the output of attention is W·(weights·v)"
     batch = job.batch()
-    recorders = findings.recorders(batch)
     by_layer = engine.output_projections(batch)
     found = [by_layer[layer] for layer in engine.layers]
     projections = [projection for projection in found if projection is not None]
@@ -198,7 +194,7 @@ def _alone(job: _CheckedModel, engine: Engine, findings: RecorderCheck) -> tuple
     with ExitStack() as stack:
         for module in dict.fromkeys(projections):
             stack.callback(module.register_forward_hook(in_this_thread(listen)).remove)
-        alone = record_stages(engine, batch, extra_recorders=recorders)
+        alone = record_stages(engine, batch)
     if len(projections) < len(found):
         return alone, skipped_check(name, job.source.no_projection or "the output projection was not found")
     calls = [len(went_on.get(module, ())) for module in projections]
