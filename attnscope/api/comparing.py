@@ -130,8 +130,8 @@ def compare_arrays(texts: Sequence[Any], options: Mapping[str, Any]) -> CompareR
     """Compare a model with queries and keys that another program computed."""
     from attnscope.engines.arrays.making import from_file
     from attnscope.engines.arrays.opening import ArraysInMemory
-    from attnscope.studies.compare.diagnosis import compare_with_arrays
     from attnscope.studies.compare.runs import side_of
+    from attnscope.studies.compare.with_arrays import compare_with_arrays
 
     if any(isinstance(value, list) for name, value in options.items() if name in _AXES):
         raise UsageError("a list cannot be used beside qkv", hint="compare one model with one set of arrays")

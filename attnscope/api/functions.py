@@ -223,8 +223,7 @@ def compare(
             `head`, `query`, `key`, `stages`, `tolerance` and `relative`.
 
     With `qkv`, masks, heads or layers of these arrays are compared, or several arrays if `qkv` is a list. With `qkv`
-    and a model, the weights of these arrays are compared with the model's, and `data.diagnosis` says which
-    of the model's settings (scale, soft-cap, window, sinks, mask) they were computed without.
+    and a model, the weights of these arrays are compared with the model's.
     """
     check_names("compare", options, CompareArguments)
     opened: Any = options.get("model")

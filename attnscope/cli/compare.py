@@ -186,8 +186,8 @@ def _compare_arrays(sides: Sides, options: Given, tolerance: "Tolerance | None",
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, run_config
     from attnscope.engines.arrays.making import from_file
-    from attnscope.studies.compare.diagnosis import compare_with_arrays
     from attnscope.studies.compare.runs import side_of
+    from attnscope.studies.compare.with_arrays import compare_with_arrays
 
     several = sides.several
     if repeated := [name for name, values in several.items() if len(values) > 1]:

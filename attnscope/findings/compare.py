@@ -221,60 +221,6 @@ class Verdict(msgspec.Struct, frozen=True):
     first_layer: int | None = None
 
 
-class TriedSetting(msgspec.Struct, frozen=True):
-    """A setting in which given queries and keys differ from a model.
-
-    Attributes:
-        name: `scale`, `softcap`, `sinks`, `window` or `mask`.
-        given: Its value as the arrays have it.
-        model: Its value in the model.
-        difference: The largest difference of a weight if the arrays take this setting alone from the model.
-    """
-
-    name: str
-    given: str
-    model: str
-    difference: float
-
-
-# A setting that a diagnosis needs if the given queries are scaled already.
-SCALED_ALREADY = "scale in q"
-
-
-class Diagnosis(msgspec.Struct, frozen=True):
-    """Why the weights of given queries and keys differ from a model's, found by trying its settings on them.
-
-    Attributes:
-        limit: Largest difference of a weight that counts as agreement.
-        difference: The largest difference with the settings that the arrays came with; the next four say where.
-        layer: Its layer.
-        head: Its head.
-        text: Its text.
-        query: Its query.
-        first_layer: The first layer with a difference above the limit; None if there is none.
-        tried: The settings that differ.
-        needed: The smallest set of the model's settings with which the weights agree: also `rope` for queries and keys
-            that were not rotated yet, and `scale in q` for queries that are scaled already. Empty if the weights agree
-            as they are, or with none of these.
-        remaining: The largest difference with these settings, or with all of them if the weights do not agree.
-        agrees: Whether `remaining` is within the limit.
-        first_scores: The first layer whose q·k themselves differ, so that no setting can explain it; None if none do.
-    """
-
-    limit: float
-    difference: float
-    layer: int
-    head: int
-    text: int
-    query: int
-    first_layer: int | None
-    tried: list[TriedSetting]
-    needed: list[str]
-    remaining: float
-    agrees: bool
-    first_scores: int | None
-
-
 class Comparison(msgspec.Struct, frozen=True):
     """What `attnscope compare` found.
 
@@ -287,7 +233,6 @@ class Comparison(msgspec.Struct, frozen=True):
         verdict: Verdict under `--tolerance` and `--relative`; None without them.
         named: Which of `query`, `key`, `layer` and `head` the user selected: screens show all of what is selected, and
             otherwise, of long texts, the rows and columns where most weight moves, and of all heads, the head.
-        diagnosis: What of a model's settings given queries and keys were computed without; None for other sides.
         schema: Name and version of this format.
     """
 
@@ -297,7 +242,6 @@ class Comparison(msgspec.Struct, frozen=True):
     notes: list[str] = []
     verdict: Verdict | None = None
     named: list[str] = []
-    diagnosis: Diagnosis | None = None
     schema: str = COMPARE_SCHEMA
 
     def table(self) -> Table:

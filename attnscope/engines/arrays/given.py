@@ -134,11 +134,3 @@ class GivenArrays:
             query_ranges=[self.query_ranges[index]],
             texts=[self.texts[index]],
         )
-
-    def with_settings(self, **changes: Mapping[int, Any]) -> "GivenArrays":
-        """Return the same arrays with other settings: setting to its values by layer."""
-        changed = {
-            layer: replace(settings, **{name: values[layer] for name, values in changes.items() if layer in values})
-            for layer, settings in self.settings.items()
-        }
-        return replace(self, settings=changed)

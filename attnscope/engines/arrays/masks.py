@@ -128,11 +128,11 @@ def function_digest(function: Callable[..., Any]) -> bytes:
     return hashlib.sha256(code.co_code + repr((code.co_consts, closed)).encode()).digest()
 
 
-def split_windows(masks: Mapping[int, str], *, always: bool = False) -> tuple[dict[int, str], dict[int, int | None]]:
-    """Return the masks of layers without their windows, and these; one that all have stays whole, unless `always`."""
+def split_windows(masks: Mapping[int, str]) -> tuple[dict[int, str], dict[int, int | None]]:
+    """Return the masks of layers without their windows, and these; one that all have stays whole."""
     shared: dict[int, str] = {}
     windows: dict[int, int | None] = {}
-    alike = len(set(masks.values())) == 1 and not always
+    alike = len(set(masks.values())) == 1
     for layer, mask in masks.items():
         terms = parse_mask(mask)
         sizes = [] if alike else [term.size for term in terms if isinstance(term, SlidingWindow)]

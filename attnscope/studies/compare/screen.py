@@ -18,7 +18,6 @@ from attnscope.findings.provenance import Provenance
 from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token
 from attnscope.request.selection import FEW, PRINTED
-from attnscope.studies.compare.diagnosis_screen import present_diagnosis
 from attnscope.studies.compare.row_changes import row_changes
 from attnscope.studies.compare.span_screen import compare_spans
 from attnscope.studies.compare.tolerance import conclusion, worst_of_stage
@@ -87,8 +86,6 @@ def present_comparison(
     if not verdict:
         yield from _sides(comparison, settings)
     yield from _verdict(comparison)
-    if comparison.diagnosis is not None:
-        yield from present_diagnosis(comparison, comparison.diagnosis, settings)
     if verdict:
         yield notes([*comparison.sides[0].report.provenance.notes, *_other_notes(comparison), *comparison.notes])
         return
