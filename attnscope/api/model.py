@@ -118,7 +118,7 @@ class OpenModel:
         assert command is not None
         own = [option.name for option in known_options if option.name not in RunConfig.__struct_fields__]
         own += command.own
-        call = call_of(name, {**options, "text": text})
+        call = call_of(name, {**options, "text": text, "chat": options.get("messages")})
         values = dict.fromkeys(own) | read_values(options, known_options, *own)
         of_run = {option: value for option, value in options.items() if option not in own}
         has_text = text is not None or self._given is not None

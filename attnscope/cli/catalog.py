@@ -150,7 +150,8 @@ def _option(command: str, option: Option) -> dict[str, Any]:
         "alternative_spelling": option.hidden,
         "environment": option.variable,
         "topics": [name for name, topic in TOPICS.items() if option.name in topic.options],
-        "excludes": list(option.excludes),
+        "needs": list(option.needs),
+        "excludes": list(option.settings_left_out),
         "section": option.group,
         "help": with_statistics(described(command, option.help)),
     }

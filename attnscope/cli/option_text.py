@@ -13,6 +13,9 @@ def names_and_text(command: str, option: Option) -> tuple[str, str]:
         remarks.append(f"env var: {option.variable}")
     if option.default is not None:
         remarks.append(f"default: {option.default}")
+    if option.needs:
+        needed = [f"{{{name}}} {value}".rstrip() for name, _, value in (need.partition("=") for need in option.needs)]
+        remarks.append(described(command, f"with {' or '.join(needed)}"))
     if option.required and not option.argument:
         remarks.append("required")
     remark = f"  [{'; '.join(remarks)}]" if remarks else ""

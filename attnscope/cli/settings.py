@@ -102,9 +102,13 @@ def settings_of(command: str, words: Sequence[str]) -> dict[str, Setting]:
     typed_names = {names[word].name for word in typed if word in names}
     for option in options:
         if option.name in typed_names:
-            for excluded in option.excludes:
+            for excluded in (*option.overrides, *option.excludes):
                 found.pop(excluded, None)
-    for name in [name for name, setting in found.items() if typed_names.intersection(setting.option.excludes)]:
+    for name in [
+        name
+        for name, setting in found.items()
+        if typed_names.intersection((*setting.option.overrides, *setting.option.excludes))
+    ]:
         del found[name]
     return found
 

@@ -80,7 +80,14 @@ class Option:
     aliases: tuple[str, ...] = ()  # further names that the command line takes, and no help lists
     hidden: bool = False  # another way to say what a listed option says, which no help lists
     bounds: tuple[int, int | None] | None = None  # least and largest whole number; None for other values
-    excludes: tuple[str, ...] = ()  # options whose defaults from settings are left out if this one is typed
+    overrides: tuple[str, ...] = ()  # options that it takes the place of if they come from settings
+    excludes: tuple[str, ...] = ()  # options that are refused beside it
+    needs: tuple[str, ...] = ()  # options of which one is needed, as `name` or `name=value`
+
+    @property
+    def settings_left_out(self) -> tuple[str, ...]:
+        """Options whose defaults from settings are left out if this one is typed."""
+        return (*self.overrides, *self.excludes)
 
     @property
     def spelled(self) -> str:
@@ -152,11 +159,11 @@ THE_MODEL = (
     Option("adapter", MODEL, "LoRA adapter to add to the weights: a folder with adapter_config.json and "
         "adapter_model.safetensors; none adds no adapter.", metavar="PATH", complete="files"),
     Option("config", MODEL, "Stack described in TOML, or name of a bundled config. Weights are random unless the stack "
-        "names a weights file.", metavar="FILE|NAME", complete="configs", excludes=("model", "adapter", "qkv")),
+        "names a weights file.", metavar="FILE|NAME", complete="configs", overrides=("model", "adapter", "qkv")),
     Option("tokenizer", MODEL, "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json "
         "or tokenizer.model, or a folder that has one.", metavar="PATH", complete="files"),
     Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
-        "model and a text.", metavar="FILE", complete="files", excludes=("model", "config", "what_if")),
+        "model and a text.", metavar="FILE", complete="files", overrides=("model", "config", "what_if")),
     Option("ignore_key", MODEL, "Ignore a key of config.json that would be refused; repeatable. Recorded in the "
         "output, and noted on every screen.", metavar="NAME", several="yes"),
     Option("trust_config", MODEL, "Accept a config.json that refers to its own model code. The code is not run, so the "
@@ -224,13 +231,13 @@ WORDS = Option("words", COMPUTE,
     "Merge the pieces of a word: weights are summed over its keys and averaged over its queries.",
     brief="Merge the pieces of a word.")
 FORMAT = replace(choice("format", SHOW, _FORMATS, "Draw tables (default) or heat maps.",
-    excludes=("json",)), metavar="table|heat")
+    overrides=("json",)), metavar="table|heat")
 DATA_FORMAT = choice("format", SHOW, _TABLE_OR_JSON, "Same as {json} if it is json.", hidden=True,
-    excludes=("json",))
-JSON = Option("json", SHOW, "Print the exact findings as JSON.", excludes=("format",))
+    overrides=("json",))
+JSON = Option("json", SHOW, "Print the exact findings as JSON.", overrides=("format",))
 FILE_OUT = Option("output", SHOW, "Write to a file; the extension sets the format: {endings}.", Path, "FILE",
     short="-o", complete="files", brief="Write to a file: .html .json .svg .txt …",
-    excludes=("format", "json", "open"))
+    overrides=("format", "json", "open"))
 PRECISION = number("precision", SHOW, 0, "Decimal places in tables; json, .safetensors and .npz are exact.", 9,
     metavar="DIGITS", default="2")
 QUIET = Option("quiet", SHOW, _DATA_ONLY)
@@ -261,7 +268,7 @@ _OUTPUT = (
         hidden=True),
     Option("open", SHOW,
         "Open the result as a page in the browser: the {output} file if it is an .html, or else a temporary file.",
-        excludes=("format", "json", "output")),
+        overrides=("format", "json", "output")),
     Option("pager", SHOW, "Do not page output that is longer than the terminal.", flag="--no-pager", off=False),
 )
 STRICT = Option("strict", SHOW, "Exit with 1 if what stands above the numbers changes how they are read: random "
@@ -308,7 +315,7 @@ RUN = (
     Option("measure", COMPUTE, "Show how much each token contributes to every token over {layer}, instead of the "
         "heads' weights: rollout, rollout-no-residual, value-zeroing (of each layer) or value-zeroing-rollout. With "
         "mixing, show the matrices of layers without softmax, as of those that {layer} names by themselves.",
-        arguments.rollout_measure, "NAME", "weights", complete="rollout_measures", excludes=("stages", "words")),
+        arguments.rollout_measure, "NAME", "weights", complete="rollout_measures", overrides=("stages", "words")),
     Option("show_padding", COMPUTE, "With several texts ({file}), also show the rows and columns of padding."),
     Option("predict", COMPUTE, "Leave out the five most probable tokens (the next one, or those at every [MASK]). They "
         "are shown if the checkpoint has an output head, all layers run anyway and the texts are short; --predict "
@@ -316,7 +323,7 @@ RUN = (
     number("generate", COMPUTE, 0,
         "Continue the text by up to N tokens, each the most probable one, and show what each attended to.",
         arguments.GENERATED, default="0", brief="Continue the text, one row for each new token."),
-    TARGET, replace(WORDS, excludes=("stages", "measure", "by")),
+    TARGET, replace(WORDS, overrides=("stages", "measure", "by")),
     number("least", COMPUTE, 0, "List the K tokens that receive the least weight from other tokens; over all layers "
         "and heads, unless {layer} or {head} selects some.", metavar="K", default="0"),
     Option("input_ids", TEXT, "Read token ids instead of TEXT: a JSON list, or an object with input_ids and optionally "
@@ -394,15 +401,16 @@ HEADS = (
     Option("needle", MEASURE, "Hide this sentence in long texts, ask for its answer at the end, and show how much the "
         "retrieval heads read of it by length and depth, and the answer's probability; such as 'The key of the vault "
         "is 71432.'", arguments.text(arg("needle")), "TEXT", brief="Hide a sentence in long texts, and ask for it.",
-        excludes=("query", "key", "against", "spans", "hide", "role", "measure", "top", "words")),
+        excludes=("text", "file", "chat", "pair", "context", "query", "key", "against", "spans", "hide",
+            "role", "measure", "top", "words")),
     Option("answer", MEASURE, "Part of the {needle} that is its answer; default: its last word.",
-        arguments.text(arg("answer")), "TEXT"),
+        arguments.text(arg("answer")), "TEXT", needs=("needle",)),
     Option("filler", MEASURE, "Text around the {needle}, repeated if it is short; default: built-in texts.", Path,
-        "FILE", complete="files"),
+        "FILE", complete="files", needs=("needle",)),
     Option("lengths", MEASURE, "Tokens of the texts around the {needle}, such as 512,1024,…,4096; default: 512,1024.",
-        arguments.series(arg("lengths"), 8, 1 << 24, integers=True), "LENGTHS"),
+        arguments.series(arg("lengths"), 8, 1 << 24, integers=True), "LENGTHS", needs=("needle",)),
     Option("depths", MEASURE, "Shares of the text before the {needle}; default: 0,0.1,…,1.",
-        arguments.series(arg("depths"), 0, 1, integers=False), "DEPTHS"),
+        arguments.series(arg("depths"), 0, 1, integers=False), "DEPTHS", needs=("needle",)),
     number("seed", MEASURE, 0, "Seed of the random tokens; default: 0."),
     number("top", SHOW, 1, "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
         metavar="K", brief="Heads to list for each role."),
@@ -411,7 +419,7 @@ HEADS = (
     *_compared(THE_MACHINE, "dtype", "engine"),
 )
 ABLATE = (
-    *_with_brief(TEXTS, file="", chat=""), *COMPLETE_MODEL, replace(CUTS, excludes=("each", "top")),
+    *_with_brief(TEXTS, file="", chat=""), *COMPLETE_MODEL, replace(CUTS, overrides=("each", "top")),
     choice("each", CUT, Each, "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from "
         "each span of the text, on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans "
         "{spans} or {chat}.", brief="Cut each on its own, and rank them by effect."),
@@ -433,27 +441,29 @@ ABLATE = (
     Option("patch_from", CUT, "Patch instead of cutting: replace outputs of heads, and what edges read, by those of "
         "this text at the same positions. Usually TEXT is the corrupted text and this the clean one; both have equally "
         "many tokens.", metavar="OTHER", aliases=("--from",),
-        brief="Patch with what heads give in another text."),
+        excludes=("replacement",), brief="Patch with what heads give in another text."),
     Option("others", CUT,
-        "With {replacement} resample, draw from the texts of this file, one per line; default: built-in texts.", Path,
-        "FILE", complete="files", aliases=("--from-file",)),
-    number("draws", CUT, 1, "With {replacement} resample, number of draws; default: 4.", arguments.DRAWS[1]),
-    number("seed", CUT, 0, "With {replacement} resample, seed of the draws; default: 0."),
+        "Draw from the texts of this file, one per line; default: built-in texts.", Path,
+        "FILE", complete="files", aliases=("--from-file",), needs=("replacement=resample",)),
+    number("draws", CUT, 1, "Number of draws; default: 4.", arguments.DRAWS[1],
+        needs=("replacement=resample",)),
+    number("seed", CUT, 0, "Seed of the draws; default: 0.",
+        needs=("replacement=resample",)),
     _grouped(TARGET, CUT, "Token whose logit is compared, such as ' Mary' with its leading space; given twice, the "
         "difference between the two logits. {each} then ranks by the size of its change.",
         brief="Token whose logit is compared."),
-    Option("reference", CUT, "With {replacement} mean, average over the tokens of this text instead. Tokens that "
-        "{hide} names are hidden in it as well.", metavar="TEXT"),
+    Option("reference", CUT, "Average over the tokens of this text instead. Tokens that "
+        "{hide} names are hidden in it as well.", metavar="TEXT", needs=("replacement=mean",)),
     Option("at", CUT, "Tokens at which predictions and hidden states are compared, as for {query} (0: is all); "
         "default: the last token, or every [MASK] for a masked language model.", _positions(arg("at")), "TOKENS",
         brief="Where predictions are compared; default: last."),
-    Option("answer", CUT, "With {each} span, the answer, which the text is continued by; begin it with a space if it "
+    Option("answer", CUT, "The answer, which the text is continued by; begin it with a space if it "
         "needs one. Default: the last turn of a chat, or what the model generates.", arguments.text(arg("answer")),
-        "TEXT"),
-    number("generate", CUT, 0, "With {each} span, tokens of an answer that the model generates; default: 8.",
-        arguments.GENERATED),
+        "TEXT", needs=("each=span",), excludes=("generate",)),
+    number("generate", CUT, 0, "Tokens of an answer that the model generates; default: 8.",
+        arguments.GENERATED, needs=("each=span",)),
     SPANS, MASK, HIDE,
-    number("top", SHOW, 1, "With {each}: number of entries to list; default: 10.", metavar="K",
+    number("top", SHOW, 1, "Number of entries to list; default: 10.", metavar="K", needs=("each",),
         brief="With {each}, number of entries to list."),
     *_shown("Decimal places in tables; files other than pictures and .txt are exact.", "3",
         output="Write to a file; the extension sets the format: {endings}, with {each} also {table_endings}."), STRICT,

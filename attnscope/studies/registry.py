@@ -5,6 +5,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from attnscope.request.combinations import check_combinations
 from attnscope.request.options import COMMANDS, Option
 from attnscope.studies.study import Call, FindingsKind, Sides, Study
 
@@ -46,7 +47,8 @@ def options_of(name: str) -> tuple[Option, ...]:
 
 
 def call_of(name: str, values: Mapping[str, Any], sides: Sides | None = None) -> Call:
-    """Return what the options of a call make of it."""
+    """Return what the options of a call make of it; refuse some combinations."""
+    check_combinations(options_of(name), values)
     command = study(name).command
     if command is None or command.call is None:
         return Call(name)

@@ -123,8 +123,8 @@ def test_the_answer_is_the_last_word_or_the_part_that_is_named():
     [
         (["--lengths", "8"], "of which the needle and its question take 9"),
         (["--lengths", "4000"], "4,000 tokens, but the model takes at most 48; use --lengths 48 or less"),
-        (["--role", "retrieval"], "--role: cannot be used with --needle"),
-        (["some text"], "cannot be used with --needle"),
+        (["--role", "retrieval"], "--needle and --role cannot be used together"),
+        (["some text"], "--needle and TEXT cannot be used together"),
         (["--answer", "young"], "is not in the needle"),
     ],
 )
@@ -139,7 +139,7 @@ def test_a_model_without_predictions_and_options_without_a_needle_are_refused(ca
     assert "does not predict the next token" in capsys.readouterr().err
     assert main(["heads", "--depths", "0,1"]) == 2
     assert "--depths: applies only to --needle" in capsys.readouterr().err
-    with pytest.raises(attnscope.AttnscopeError, match=r"^depths: applies only to needle; add needle=TEXT$"):
+    with pytest.raises(attnscope.AttnscopeError, match=r"^depths: applies only to needle; add needle$"):
         attnscope.heads(depths=[0, 1])
-    with pytest.raises(attnscope.AttnscopeError, match=r"^text: cannot be used with needle; remove it, or needle$"):
+    with pytest.raises(attnscope.AttnscopeError, match=r"^needle and text cannot be used together"):
         attnscope.heads(text="some text", needle=NEEDLE)

@@ -146,7 +146,7 @@ def test_options_that_exclude_others_name_options_of_the_same_command():
     for command in COMMANDS:
         names = {option.name for option in options_of(command)}
         for option in options_of(command):
-            for excluded in option.excludes:
+            for excluded in option.settings_left_out:
                 assert excluded != option.name
                 assert any(excluded in {other.name for other in options} for options in COMMANDS.values()), excluded
         assert names

@@ -89,14 +89,6 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
             hint = f"add {arg('cut', 'L0H0')}, {edge}, or {arg('each', 'head')}"
         raise UsageError(f"{arg('cut')} and {arg('each')} {what}", hint=hint)
     _check_replacement(options)
-    if options.reference is not None and options.replacement != "mean":
-        mean = arg("replacement", "mean")
-        raise UsageError(f"applies only to {mean}", where=arg("reference"), hint=f"add {mean}")
-    for name in ("answer", "generate"):
-        if getattr(options, name) is not None and options.each != "span":
-            raise UsageError(f"applies only to {arg('each', 'span')}", where=arg(name), hint="remove it")
-    if options.answer is not None and options.generate is not None:
-        raise UsageError(f"{arg('answer')} and {arg('generate')} cannot be used together", hint="remove one of them")
     edges_only = options.each in ("edge", "span") or (
         options.each is None and all(cut.edge is not None for cut in options.cuts)
     )
@@ -123,14 +115,7 @@ def check_options(run: RunConfig, options: AblationOptions) -> None:
 
 
 def _check_replacement(options: AblationOptions) -> None:
-    """Refuse options of other texts that have no effect, and replacements that spans do not have."""
-    for name in ("others", "draws", "seed"):
-        if getattr(options, name) not in (None, ()) and options.how != "resample":
-            resample = arg("replacement", "resample")
-            raise UsageError(f"applies only to {resample}", where=arg(name), hint=f"add {resample}")
-    if options.patch_from is not None and options.replacement != "zero":
-        message = f"{arg('patch_from')} and {arg('replacement')} cannot be used together"
-        raise UsageError(message, hint="remove one of them")
+    """Refuse replacements that spans do not have, and more than two targets."""
     if len(options.target) > 2:
         message = f"given {len(options.target)} times"
         hint = "give one token, or two for a difference"

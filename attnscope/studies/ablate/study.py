@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnscope.base.errors import UsageError, arg
 from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
 
 _EXAMPLES = """
@@ -20,13 +19,7 @@ attnscope ablate "A [MASK] in the house" --patch-from "A [MASK] in the river" --
 
 
 def _call(values: Mapping[str, Any], _sides: Sides | None) -> Call:
-    top = values.get("top")
-    if values.get("each") is not None:
-        return Call("effects", listing=Listing(top))
-    if top is not None:
-        hint = f"remove it: {arg('cut')} shows all that it changes"
-        raise UsageError(f"applies only to {arg('each')}", where=arg("top"), hint=hint)
-    return Call("ablate")
+    return Call("ablate") if values.get("each") is None else Call("effects", listing=Listing(values.get("top")))
 
 
 def _answer(request: Request) -> Any:

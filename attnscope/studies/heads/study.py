@@ -8,9 +8,7 @@ from attnscope.base.layer_kinds import MIXING
 from attnscope.request.arguments import asks_one_number
 from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
 
-_NO_TEXT = ("text", "file", "chat", "messages", "pair", "context", "query", "key", "against", "spans", "hide")
 _FILES = (*DRAWN, *TABLES), "heads"
-_NOT_OF_NEEDLES = (*_NO_TEXT, "role", "measure", "top")
 
 
 def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
@@ -24,15 +22,7 @@ def _call(values: Mapping[str, Any], sides: Sides | None) -> Call:
             hint = "the heads of two models are compared with each other"
             raise UsageError(f"has {len(compared)} values, not two", where=arg(axis), hint=hint)
     if "needle" in given_names:
-        for name in _NOT_OF_NEEDLES:
-            if name in given_names:
-                hint = f"remove it, or {arg('needle')}"
-                raise UsageError(f"cannot be used with {arg('needle')}", where=arg(name), hint=hint)
         return Call("needle", "none")
-    for name in ("answer", "filler", "lengths", "depths"):
-        if name in given_names:
-            hint = f"add {arg('needle', placeholder='TEXT')}"
-            raise UsageError(f"applies only to {arg('needle')}", where=arg(name), hint=hint)
     if values.get("words") and not {"query", "key"}.intersection(given_names):
         raise UsageError(f"applies only to {arg('query')} and {arg('key')}", where=arg("words"), hint="remove it")
     listing = Listing(values.get("top"), values.get("sort") or "value")
