@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.exhaustive import read_list
+from tests.house import FEATURES, feature_of
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "attnscope"
@@ -175,6 +176,12 @@ def test_only_the_command_line_prints_and_exits():
         if path not in PRINT_OR_EXIT:
             called = {ast.unparse(n.func) for n in ast.walk(parsed(path)) if isinstance(n, ast.Call)}
             assert not called & {"print", "exit", "sys.exit", "os._exit", "quit"}, path
+
+
+def test_every_path_of_a_feature_is_there_and_every_file_is_part_of_one():
+    for feature, paths in FEATURES.items():
+        assert all((PACKAGE / path).exists() for path in paths.split()), feature
+    assert {feature_of(path) for path in FILES} <= FEATURES.keys()
 
 
 def test_listed_exhaustive_tests_exist():
