@@ -47,6 +47,7 @@ _PROCESSOR: dict[str, Any] = {
     "image_std": _DEVIATION,
     "do_convert_rgb": True,
 }
+_SOFTMAX = [f"/backbone/encoder/layer.{layer}/attention/attention/Softmax_output_0" for layer in range(LAYERS)]
 # Inputs of nodes that have no name of their own, because they were computed when the file was written.
 _FOLDED = {"/backbone/embeddings/Concat_6": 0, "/backbone/embeddings/Reshape_1": 0}
 
@@ -95,11 +96,51 @@ def attention_weights(pixels: np.ndarray) -> list[np.ndarray]:
     import onnxruntime
 
     model = onnx.load(_file())
-    names = [f"/backbone/encoder/layer.{layer}/attention/attention/Softmax_output_0" for layer in range(LAYERS)]
-    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in _SOFTMAX)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    found = session.run(names, {"input_image": pixels[None]})
+    found = session.run(_SOFTMAX, {"input_image": pixels[None]})
     return [weights[0] for weights in found]
+
+
+def exact_weights(pixels: np.ndarray) -> list[np.ndarray]:
+    """Return the softmax of every layer in float64, as ONNX's own reference computes it.
+
+    ONNX Runtime has no convolution in float64.
+
+    Args:
+        pixels: As in `attention_weights`, float64.
+    """
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    graph = onnx.load(_file()).graph
+    needed = {*_SOFTMAX}
+    nodes = []
+    for node in reversed(graph.node):
+        if needed & {*node.output}:
+            needed |= {*node.input}
+            nodes.append(node)
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        if attribute.type == onnx.AttributeProto.TENSOR:
+            attribute.t.CopyFrom(_widened(attribute.t))
+        elif attribute.name == "to" and attribute.i == onnx.TensorProto.FLOAT:
+            attribute.i = onnx.TensorProto.DOUBLE
+    double = onnx.TensorProto.DOUBLE
+    inputs = [onnx.helper.make_tensor_value_info("input_image", double, [1, *pixels.shape])]
+    outputs = [onnx.helper.make_tensor_value_info(name, double, None) for name in _SOFTMAX]
+    tensors = [_widened(tensor) for tensor in graph.initializer if tensor.name in needed]
+    wide = onnx.helper.make_graph(nodes[::-1], "float64", inputs, outputs, tensors)
+    model = onnx.helper.make_model(wide, opset_imports=[onnx.helper.make_opsetid("", 14)])
+    return [weights[0] for weights in ReferenceEvaluator(model).run(None, {"input_image": pixels[None]})]
+
+
+def _widened(tensor: Any) -> Any:
+    """Return a tensor of ONNX in float64 if it is in float32."""
+    import onnx
+
+    if tensor.data_type != onnx.TensorProto.FLOAT:
+        return tensor
+    return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
 
 
 def _file() -> Path:
