@@ -164,7 +164,8 @@ class Result(Generic[Data]):
         return number("precision", 0, 9)(precision)
 
     def __repr__(self) -> str:
-        return _as_text(_abridged(self.data), None, self._digits).rstrip("\n")
+        pictured = isinstance(self.data, Report) and any(text.images for text in self.data.texts)
+        return _as_text(_abridged(self.data), None, self._digits, brief=pictured).rstrip("\n")
 
     def show(self) -> None:
         """Open the findings as a page in the browser, from a temporary file."""
@@ -184,14 +185,14 @@ def _columns(width: int | None) -> int | None:
     return None if width is None else number("width", 1)(width)
 
 
-def _as_text(data: msgspec.Struct, width: int | None, precision: int) -> str:
+def _as_text(data: msgspec.Struct, width: int | None, precision: int, *, brief: bool = False) -> str:
     import shutil
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
     from attnscope.studies.present import present
     from attnscope.views.terminal import as_text
 
-    return as_text(present(data, precision=precision, options=False), columns)
+    return as_text(present(data, precision=precision, options=False, brief=brief), columns)
 
 
 def _in_frame(data: Any, precision: int) -> str:
@@ -213,7 +214,8 @@ def _page(data: Any, precision: int) -> str:
 def _abridged(data: Any) -> Any:
     """Return the findings cut to what fits on a screen.
 
-    For a report, this is a few heads and the first tokens of every text, with a note on the rest.
+    For a report, this is a few heads and the first tokens of every text, with a note on the rest; a text with pictures
+    is whole, since maps on them take little room.
     """
     if not isinstance(data, Report):
         return data
@@ -221,6 +223,9 @@ def _abridged(data: Any) -> Any:
 
     texts = []
     for text in data.texts:
+        if text.images:
+            texts.append(text)
+            continue
         notes = [*text.notes]
         if len(text.heads) > _PRINTED_HEADS:
             notes.append(f"{_PRINTED_HEADS} of {len(text.heads)} heads are printed; report[layer, head] is one of them")
