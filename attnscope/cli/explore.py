@@ -116,9 +116,9 @@ def _live(options: Given) -> "Source":
     run = run_config(texts, options, stages=(), top=3, cuts=(), words=False)
     run = replace(run, query=None, key=None, auto_query=options.query, auto_key=options.key)
     text_argument = "-" if options.file is None and options.text in (None, "-") else None
-    if texts[0].media:
-        named = [f"--{file.kind} {quote_for_shell(file.name)}" for file in texts[0].media]
-        text_argument = " ".join([*([quote_for_shell(options.text)] if options.text else []), *named])
+    if options.audio:
+        named = f"--audio {quote_for_shell(options.audio)}"
+        text_argument = f"{quote_for_shell(options.text)} {named}" if options.text else named
     for option in ("file", "chat"):
         if getattr(options, option) is not None:
             text_argument = f"--{option} {quote_for_shell(str(getattr(options, option)))}"

@@ -144,7 +144,7 @@ def texts_of_file(path: Path, context: str | None = None, *, quiet: bool) -> "tu
     return tuple(replace(text, context=context) for text in texts)
 
 
-_TEXTS = ("text", "file", "pair", "context", "keep_newline", "image", "audio")
+_TEXTS = ("text", "file", "pair", "context", "keep_newline", "audio", "image")
 
 
 def _media(options: Any) -> "Iterator[MediaFile]":

@@ -19,6 +19,7 @@ from attnscope.findings.arrays import Array, Places, along
 from attnscope.findings.tokens import Token
 
 CLS = "cls"
+IN_MEMORY = re.compile(r"image [0-9]+")  # names of pictures that are no files
 _REGISTER = re.compile(r"register:[0-9]+")
 
 

@@ -62,6 +62,8 @@ class TextReport(TokenizedText, frozen=True):
         mixing: What layers without softmax gave; None unless such layers were selected.
         sound: The sound behind the tokens, or behind the keys (`--audio`); None for a text without.
         images: The pictures among the tokens (`--image`), each with the token of every patch; empty for a text without.
+        prompt: The text as it was given, of one with pictures: `text` also has their placeholders, and what a chat
+            template added. Empty for a vision model, which takes none; None for a text without pictures.
     """
 
     index: int
@@ -82,6 +84,7 @@ class TextReport(TokenizedText, frozen=True):
     position_ids: list[int] | None = None
     mixing: Mixing | None = None
     images: list[ImageGrid] = []
+    prompt: str | None = None
     sound: Sound | None = None
 
     def axis_lengths(self) -> dict[str, int]:

@@ -124,7 +124,10 @@ def _part(part: Any, where: str) -> dict[str, Any]:
     if not isinstance(values.get("text"), str):
         part_type = values.get("type")
         message = f"is of type '{part_type}'" if isinstance(part_type, str) and part_type != "text" else "has no text"
-        raise UsageError(message, where=where, hint='expected {"type": "text", "text": …}; "name" names its span')
+        hint = 'expected {"type": "text", "text": …}, whose "name" names its span, or {"type": "image", "image": …}'
+        if part_type == "video":
+            hint = 'give its frames as parts {"type": "image", "image": …}'
+        raise UsageError(message, where=where, hint=hint)
     for key in ("name", "title"):
         name = values.get(key, "unnamed")
         if not isinstance(name, str) or not name.strip() or name in RESERVED or len(name) > _LONGEST_NAME:

@@ -44,6 +44,7 @@ class MediaText:
     images: tuple[ImageGrid, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    prompt: str | None = None  # of a text with pictures, the text as it was given; None for others
     sound: Sound | None = None  # the sound whose frames are tokens, or keys; None for none
     context: tuple[Token, ...] | None = None  # the tokens of the keys in cross-attention; None in self-attention
     # further keys (in self-attention, further tokens) that the model has behind these, for the padding of its features

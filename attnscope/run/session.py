@@ -694,6 +694,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         chat=chat_text(text, text_plan.tokens),
         position_ids=text_plan.positions,
         images=[] if text_plan.media is None else list(text_plan.media.images),
+        prompt=None if text_plan.media is None else text_plan.media.prompt,
         sound=None if text_plan.media is None else text_plan.media.sound,
     )
     if text_plan.narrowed is not None:

@@ -29,6 +29,7 @@ class VisionRow:
     settings: dict[str, Any]
     before: tuple[str, ...]  # tokens before the patches
     towers: bool = field(default=False)  # whether the model is one half of one that also reads texts
+    shape: tuple[int, int] = field(default=(4, 4))  # rows and columns of the patches of a picture of 30 × 44 pixels
 
     def make(self) -> hf.PreTrainedModel:
         torch.manual_seed(sum(map(ord, self.name)))
@@ -87,6 +88,19 @@ VISION = [
         _RESIZED,
         (),
         towers=True,
+    ),
+    VisionRow(
+        "siglip2",
+        hf.Siglip2Model,
+        {
+            "vision_config": {**_SIZES, "patch_size": PATCH, "num_patches": 9},
+            "text_config": _text(projection_size=_SIZES["hidden_size"]),
+        },
+        "Siglip2ImageProcessorPil",
+        {"patch_size": PATCH, "max_num_patches": 16},  # 1 of which is padding
+        (),
+        towers=True,
+        shape=(3, 5),
     ),
 ]
 

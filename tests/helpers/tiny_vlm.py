@@ -95,6 +95,10 @@ def _llava_processor(tokenizer: Any) -> Any:
     )
 
 
+_HYBRID = {"num_hidden_layers": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
+           "linear_num_value_heads": 4}  # fmt: skip
+
+
 def _qwen(version: str) -> Callable[[dict[str, int]], hf.PreTrainedModel]:
     def make(ids: dict[str, int]) -> hf.PreTrainedModel:
         config_class = getattr(hf, f"{version}Config")
@@ -106,11 +110,13 @@ def _qwen(version: str) -> Callable[[dict[str, int]], hf.PreTrainedModel]:
             vision |= {"hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 40}
         if version == "Qwen2_5_VL":
             vision |= {"window_size": 16, "fullatt_block_indexes": [1]}
-        if version == "Qwen3VL":
-            vision |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}
         text = {**_TEXT, "rope_parameters": rope}
         if version == "Qwen3VL":
+            vision |= {"deepstack_visual_indexes": [0], "num_position_embeddings": 16}
             text |= {"head_dim": 8}
+        if version == "Qwen3_5":
+            vision |= {"num_position_embeddings": 16}
+            text |= _HYBRID | {"head_dim": 16, "rope_parameters": rope | {"partial_rotary_factor": 0.5}}
         config = config_class(
             text_config=text,
             vision_config=vision,
@@ -150,6 +156,55 @@ def _gemma3(ids: dict[str, int]) -> hf.PreTrainedModel:
             eoi_token_id=ids["eoi_token"],
         )
     )
+
+
+def _gemma4(ids: dict[str, int]) -> hf.PreTrainedModel:
+    return hf.Gemma4ForConditionalGeneration(
+        hf.Gemma4Config(
+            text_config={
+                **_TEXT,
+                "head_dim": 8,
+                "global_head_dim": 8,
+                "sliding_window": 8,
+                "num_hidden_layers": 3,
+                "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+                "vocab_size_per_layer_input": _VOCAB,
+                "hidden_size_per_layer_input": 8,
+                "use_bidirectional_attention": "vision",
+            },
+            vision_config={
+                **_SEEN,
+                "num_key_value_heads": 4,
+                "head_dim": 8,
+                "patch_size": 4,
+                "pooling_kernel_size": 3,
+                "position_embedding_size": 64,
+            },
+            audio_config=None,
+            image_token_id=ids["image_token"],
+            boi_token_id=ids["boi_token"],
+            eoi_token_id=ids["eoi_token"],
+            video_token_id=ids["_video"],
+            audio_token_id=ids["audio_token"],
+        )
+    )
+
+
+def _gemma4_processor(tokenizer: Any, path: Path) -> None:
+    images = hf.Gemma4ImageProcessorPil(patch_size=4, max_soft_tokens=70, pooling_kernel_size=3)
+    images.save_pretrained(path)
+    (path / "processor_config.json").write_text('{"processor_class": "Gemma4Processor"}')
+
+
+_GEMMA4 = {
+    "image_token": "<|image|>",
+    "boi_token": "<|image>",
+    "eoi_token": "<image|>",
+    "audio_token": "<|audio|>",
+    "boa_token": "<|audio>",
+    "eoa_token": "<audio|>",
+    "_video": "<|video|>",
+}
 
 
 def _gemma3_processor(tokenizer: Any) -> Any:
@@ -252,6 +307,25 @@ def _pixtral_processor(tokenizer: Any, path: Path) -> None:
     (path / "processor_config.json").write_text('{"processor_class": "PixtralProcessor", "patch_size": 8}')
 
 
+def _mistral3(ids: dict[str, int]) -> hf.PreTrainedModel:
+    return hf.Mistral3ForConditionalGeneration(
+        hf.Mistral3Config(
+            text_config=hf.MistralConfig(**_TEXT, head_dim=8),
+            vision_config=hf.PixtralVisionConfig(**_SEEN, image_size=64, patch_size=4),
+            image_token_index=ids["image_token"],
+            spatial_merge_size=2,
+        )
+    )
+
+
+def _mistral3_processor(tokenizer: Any, path: Path) -> None:
+    """Save Pixtral's, with two patches in a row and column to a token."""
+    images = hf.PixtralImageProcessorPil(size={"longest_edge": 48}, patch_size={"height": 4, "width": 4})
+    images.save_pretrained(path)
+    settings = '{"processor_class": "PixtralProcessor", "patch_size": 4, "spatial_merge_size": 2}'
+    (path / "processor_config.json").write_text(settings)
+
+
 _PIXTRAL = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
 
 # Of a picture of 30 × 44 pixels.
@@ -285,5 +359,10 @@ PROMPTS = [
     ),
     PromptRow("smolvlm", _idefics3("SmolVLM"), _idefics3_processor("SmolVLM"), _IDEFICS, "<image>", [(8, 8), (4, 4)]),
     PromptRow("internvl", _internvl, _internvl_processor, _INTERN, "<IMG_CONTEXT>", [(8, 12), (4, 4)]),
+    PromptRow(
+        "qwen3_5", _qwen("Qwen3_5"), _qwen_processor, _QWEN, "<|vision_start|><|image_pad|><|vision_end|>", [(4, 6)]
+    ),
+    PromptRow("gemma4", _gemma4, _gemma4_processor, _GEMMA4, "<|image|>", [(6, 10)]),
+    PromptRow("mistral3", _mistral3, _mistral3_processor, _PIXTRAL, "[IMG]", [(4, 6)]),
     PromptRow("pixtral", _pixtral, _pixtral_processor, _PIXTRAL, "[IMG]", [(4, 6)]),
 ]

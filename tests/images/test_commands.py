@@ -84,6 +84,26 @@ def test_what_does_not_fit_is_refused_in_one_line(
     assert said in error and error.count("\n") == 1
 
 
+def test_a_chat_takes_a_picture_of_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chat = tmp_path / "chat.json"
+    parts = [{"type": "image"}, {"type": "text", "text": QUESTION}]
+    chat.write_text(json.dumps([{"role": "user", "content": parts}]))
+    assert main(["run", "--chat", str(chat), "--image", "cat.png", "-m", "qwen", "--json"]) == 0
+    text = json.loads(capsys.readouterr().out)["texts"][0]
+    assert text["images"][0]["name"] == "cat.png"
+    chat.write_text(json.dumps([{"role": "user", "content": [{"type": "video", "video": "cat.mp4"}]}]))
+    assert main(["run", "--chat", str(chat), "-m", "qwen"]) == 2
+    error = capsys.readouterr().err
+    assert "is of type 'video'; give its frames as parts" in error and error.count("\n") == 1
+
+
+def test_python_prints_maps_of_all_patches_and_no_matrices() -> None:
+    printed = repr(attnscope.inspect(image="cat.png", model="dinov2", layer=1, head=2))
+    assert "weights of cls" in printed and "patches" in printed and "scores" not in printed
+    every = repr(attnscope.inspect(image="cat.png", model="dinov2", layer="all", head="all"))
+    assert "below each: entropy in bits" in every and "are printed" not in every
+
+
 def test_doctor_leaves_vision_models_to_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "-m", "dinov2"]) == 1
     error = capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 import json
 import re
+import shlex
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,19 @@ import transformers
 
 import attnscope
 from attnscope.base.errors import AttnscopeError, UsageError
+from attnscope.cli import main
 from attnscope.engines.transformers.prompts import Recorded, open_processor
 from attnscope.findings.images import row_shares
+from attnscope.studies.explore.scenes import text_scene
 from tests.helpers.tiny_vision import picture
 from tests.helpers.tiny_vlm import PROMPTS, QUESTION, PromptRow
 
 Image = pytest.importorskip("PIL.Image")
 ROWS = {row.name: row for row in PROMPTS}
 SHORT = ("qwen2_vl", "idefics3")
-NEEDS = {"smolvlm": "num2words", "pixtral": "torchvision"}
+NEEDS = {"smolvlm": "num2words", "pixtral": "torchvision", "mistral3": "torchvision"}
 _EVERY = [pytest.param(name, marks=[] if name in SHORT else pytest.mark.exhaustive) for name in ROWS]
-_MIXES = re.compile(r"(vision|visual).*att.*\.(out_proj|proj|projection_layer|o_proj)\.(weight|bias)")
+_MIXES = re.compile(r"(vision|visual).*att.*\.(out_proj|proj|projection_layer|o_proj)\.(linear\.)?(weight|bias)")
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +129,53 @@ def _embedded(model: transformers.PreTrainedModel, inputs: dict[str, Any]) -> to
     return taken[0][0]
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl"])
+@pytest.mark.parametrize("name", _EVERY)
 def test_a_text_goes_on_as_transformers_continues_it(models, name: str) -> None:
-    folder, model = models(name)
+    """With its cache: after the prompt, the model takes one token at a time."""
+    folder, _ = models(name)
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager")
     inputs = _inputs(ROWS[name], folder, model, picture())
-    text = attnscope.inspect(QUESTION, image=picture(), model=str(folder), generate=3).data.texts[0]
+    prompt = inputs["input_ids"].shape[1]
     with torch.inference_mode():
-        expected = model.generate(**inputs, max_new_tokens=3, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+        expected = model.generate(**inputs, max_new_tokens=4, do_sample=False)[0, prompt:].tolist()
+    widths: list[int] = []
+    handle = model.register_forward_pre_hook(
+        lambda _, args, kwargs: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    text = attnscope.inspect(QUESTION, image=picture(), model=model, generate=4).data.texts[0]
+    handle.remove()
     made = [token.id for token in text.tokens if token.made]
-    assert made == expected.tolist()[: len(made)] and made
+    assert made == expected[: len(made)] and len(made) > 1
+    assert widths[: len(made)] == [prompt, *[1] * (len(made) - 1)]
     assert text.images[0].tokens.max() < len(text.tokens) - len(made)
+
+
+def test_a_page_names_the_picture_in_its_text_and_the_command_that_was_typed(
+    models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = models("qwen2_vl")
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(picture()).save("a cat.png")
+    report = attnscope.inspect(QUESTION, image="a cat.png", model=str(folder), layer=1, head=0, query="left").data
+    scene = text_scene(report, report.texts[0])
+    shown = "".join(passage.span.text for passage in scene.passages)
+    assert shown == f"<|user|><|vision_start|> [image] <|vision_end|>{QUESTION}<|assistant|>"
+    assert scene.command is not None
+    words = shlex.split(scene.command.spell("--layer", "1", "--head", "0", "--query", "left", "-o", "again.json"))
+    assert words[:5] == ["attnscope", "run", QUESTION, "--image", "a cat.png"]
+    assert main(words[1:]) == 0
+    again = attnscope.load("again.json").data.texts[0]
+    np.testing.assert_array_equal(again.heads.stages["weights"], report.texts[0].heads.stages["weights"])
+    in_memory = attnscope.inspect(QUESTION, image=picture(), model=str(folder)).data
+    assert text_scene(in_memory, in_memory.texts[0]).command is None
+
+
+def test_special_tokens_keep_their_characters_if_the_processor_cuts_words_otherwise(models) -> None:
+    """For this model, transformers opens another tokenizer than that of the folder."""
+    folder, _ = models("qwen3_5")
+    text = attnscope.inspect(QUESTION, image=picture(), model=str(folder)).data.texts[0]
+    special = [text.text[token.start : token.end] for token in text.tokens if token.special and token.start is not None]
+    assert special == ["<|user|>", "<|vision_start|>", "<|vision_end|>", "<|assistant|>"]
 
 
 def test_words_keep_their_characters(models) -> None:
@@ -180,3 +221,14 @@ def test_a_model_without_a_processor_is_refused(models, tmp_path: Path) -> None:
     with pytest.raises(AttnscopeError, match="no processor of texts with pictures for 'llava'"):
         attnscope.inspect(QUESTION, image=picture(), model=str(tmp_path))
     assert len(attnscope.inspect(QUESTION, model=str(tmp_path)).data.texts[0].tokens) == 6
+
+
+@pytest.mark.parametrize("name", ["smolvlm", "pixtral"])
+def test_a_package_that_a_processor_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if name == "smolvlm":
+        monkeypatch.setattr("transformers.models.smolvlm.processing_smolvlm.num2words", None)
+    elif find_spec("torchvision") is not None:
+        pytest.skip("torchvision is installed")
+    ROWS[name].save(tmp_path)
+    with pytest.raises(AttnscopeError, match=rf"cannot open its processor.*(?i:{NEEDS[name]}).*install that package"):
+        attnscope.inspect(QUESTION, image=picture(), model=str(tmp_path))

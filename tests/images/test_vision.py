@@ -31,9 +31,9 @@ def models(tmp_path_factory: pytest.TempPathFactory):
     return save
 
 
-def _pixels(row: VisionRow, array: np.ndarray) -> torch.Tensor:
+def _inputs(row: VisionRow, array: np.ndarray) -> dict[str, torch.Tensor]:
     processor = getattr(transformers, row.processor)(**row.settings)
-    return processor(array, return_tensors="pt")["pixel_values"]
+    return dict(processor(array, return_tensors="pt"))
 
 
 _EVERY = [pytest.param(name, marks=[] if name in SHORT else pytest.mark.exhaustive) for name in ROWS]
@@ -46,10 +46,11 @@ def test_weights_equal_eager_transformers(models, name: str) -> None:
     result = attnscope.inspect(image=picture(), model=str(folder), layer="all", head="all", stages="weights")
     text = result.data.texts[0]
     with torch.inference_mode():
-        eager = model(_pixels(row, picture()), output_attentions=True).attentions
-    expected = torch.cat([weights[0] for weights in eager]).numpy()  # (layers · heads, tokens, tokens)
+        eager = model(**_inputs(row, picture()), output_attentions=True).attentions
+    n = len(row.before) + row.shape[0] * row.shape[1]  # what follows is padding
+    expected = torch.cat([weights[0, :, :n, :n] for weights in eager]).numpy()  # (layers · heads, tokens, tokens)
     np.testing.assert_allclose(text.heads.stages["weights"], expected, atol=1e-5)
-    assert text.images[0].shape == (4, 4)
+    assert text.images[0].shape == row.shape
     assert tuple(token.text for token in text.tokens[: len(row.before)]) == row.before
     shares = row_shares(text.heads.stages["weights"], text.images, text.tokens)
     np.testing.assert_allclose(sum(shares.values()), 1, atol=1e-5)
@@ -62,19 +63,31 @@ def test_painting_a_patch_changes_its_token_alone(models, name: str) -> None:
     folder, model = models(name)
     row = ROWS[name]
     report = attnscope.inspect(image=picture(32, 32), model=str(folder)).data.texts[0]
-    plain = _embedded(model, _pixels(row, picture(32, 32)))
+    plain = _embedded(model, _inputs(row, picture(32, 32)))
     for y, x in ((0, 3), (2, 1), (3, 3)):
-        pixels = _pixels(row, picture(32, 32))
-        pixels[..., y * PATCH : (y + 1) * PATCH, x * PATCH : (x + 1) * PATCH] += 1
-        changed = (_embedded(model, pixels) != plain).any(-1).nonzero().flatten().tolist()
+        box = slice(y * PATCH, (y + 1) * PATCH), slice(x * PATCH, (x + 1) * PATCH)
+        inputs = _inputs(row, picture(32, 32))
+        if inputs["pixel_values"].ndim == 4:
+            inputs["pixel_values"][..., *box] += 1
+        else:  # the processor makes patches, and does not resize this picture
+            painted = picture(32, 32).copy()
+            painted[box] = 255 - painted[box]
+            inputs = _inputs(row, painted)
+        changed = (_embedded(model, inputs) != plain).any(-1).nonzero().flatten().tolist()
         assert [report.tokens[n].text for n in changed] == [f"image:{y},{x}"]
         assert changed == [report.images[0].tokens[y, x]]
 
 
-def _embedded(model: transformers.PreTrainedModel, pixels: torch.Tensor) -> torch.Tensor:
+def _embedded(model: transformers.PreTrainedModel, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return what the first layer takes, (tokens, width)."""
     with torch.inference_mode():
-        return model(pixels, output_hidden_states=True).hidden_states[0][0]
+        return model(**inputs, output_hidden_states=True).hidden_states[0][0]
+
+
+def test_a_picture_of_patches_is_shown_as_the_model_saw_it(models) -> None:
+    folder, _ = models("siglip2")
+    report = attnscope.inspect(image=picture(24, 40), model=str(folder)).data.texts[0]
+    np.testing.assert_array_equal(report.images[0].pixels, picture(24, 40))
 
 
 @pytest.mark.parametrize("name", ["vit", "dinov2"])
@@ -105,7 +118,7 @@ def test_windows_are_refused(tmp_path: Path) -> None:
     config = transformers.SwinConfig(image_size=32, patch_size=4, embed_dim=12, depths=[1, 1], num_heads=[2, 2])
     transformers.SwinModel(config).save_pretrained(tmp_path)
     transformers.ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(tmp_path)
-    with pytest.raises(AttnscopeError, match="'swin' attends within windows of a picture"):
+    with pytest.raises(AttnscopeError, match=r"'swin' attends within windows, .* have no tokens in common"):
         attnscope.inspect(image=picture(), model=str(tmp_path))
 
 

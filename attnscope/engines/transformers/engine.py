@@ -382,18 +382,19 @@ class TransformersContinuation:
         attending = self._loaded.attending
         session = AttentionCapture(self._loaded.model, _attended, attending=attending)
         longer = tokens.ids[0].shape[1]
-        if self._media:
-            # Models count positions of pictures in ways of their own, so the whole text runs again.
-            inputs = _inputs(tokens) | _in_type(padded_media(self._media, longer), self._loaded.model.dtype)
-            with torch.inference_mode(), capturing(session):
-                last: Tensor = self._loaded.predicting(**inputs, use_cache=False).logits[0, -1].float()
-            return last
         if any(self._seen <= limit < longer for limit in rotation_limits(self._loaded.model.config)):
             # its keys are rotated as those of a short text
             self._cache = None
             self._seen = 0
-        inputs = {"input_ids": tokens.ids[0][:, self._seen :], "attention_mask": tokens.real.long()}
-        if self._says_positions:  # the cache of a hybrid model may count tokens in a layer that does not keep them
+        inputs = {"input_ids": tokens.ids[0][:, self._seen :]}
+        if not self._media or not self._seen:
+            inputs["attention_mask"] = tokens.real.long()
+        if self._media:
+            # Models count positions of pictures in ways of their own, and go on from what they keep of the first call;
+            # Qwen's take a mask, which hides nothing here, for new tokens.
+            if not self._seen:
+                inputs |= _in_type(padded_media(self._media, longer), self._loaded.model.dtype)
+        elif self._says_positions:  # the cache of a hybrid model may count tokens in a layer that does not keep them
             inputs["position_ids"] = torch.arange(self._seen, longer, device=tokens.real.device)[None]
         with torch.inference_mode(), capturing(session):
             result = self._loaded.predicting(**inputs, **{self._cache_name: self._cache}, use_cache=True)

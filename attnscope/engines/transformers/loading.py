@@ -15,7 +15,7 @@ import torch
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.checkpoints.folder import Folder, unused_notes
 from attnscope.engines.transformers.interface import NAME
-from attnscope.engines.transformers.media import PIXELS, PatchLayout, find_layout, probe_pixels
+from attnscope.engines.transformers.media import PIXELS, PatchLayout, find_layout, probe_pixels, vision_inputs
 from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
 from attnscope.engines.transformers.output_head import base_of, head_class, head_kind
 from attnscope.engines.transformers.probe import (
@@ -114,9 +114,9 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
     layout = None
     frames = None
     if model.main_input_name == PIXELS:
-        pictures = probe_pixels(model, where)
-        layout = find_layout(model, pictures[PIXELS], where)
-        parts = probe(model, pictures, where)
+        pixels = probe_pixels(model, where)
+        layout = find_layout(model, pixels, where)
+        parts = probe(model, vision_inputs(model, pixels), where)
         vocab_size, d_model = 1, int(model.config.hidden_size)
     elif model.main_input_name in SOUNDS:
         sounds = probe_sound(model, where)

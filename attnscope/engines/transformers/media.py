@@ -3,8 +3,9 @@
 Processors are those of transformers, with Pillow as their backend: torchvision is not needed, and rounds otherwise.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing
 from attnscope.engines.transformers.model_class import first_line, quiet
-from attnscope.engines.transformers.pictures import open_picture, seen_pixels
+from attnscope.engines.transformers.pictures import joined_patches, open_picture, seen_pixels
 from attnscope.findings.arrays import Array
 from attnscope.findings.images import CLS, ImageGrid, encode_png
 from attnscope.findings.tokens import Token
@@ -24,6 +25,8 @@ from attnscope.request.media import MediaText
 from attnscope.request.run_config import TextInput
 
 PIXELS = "pixel_values"
+_GRIDS = "spatial_shapes"  # rows and columns of the patches of each picture, of a model that takes these (NaFlex)
+_REAL = "pixel_attention_mask"  # which of its patches are no padding
 _SMALL = 2, 3  # rows and columns of patches of a picture that is small, and whose sides differ
 
 
@@ -39,8 +42,8 @@ class PatchLayout:
         return pixels[0] // self.patch[0], pixels[1] // self.patch[1]
 
 
-def probe_pixels(model: Any, where: str | Path) -> dict[str, Tensor]:
-    """Return a picture of noise that a vision model takes: a small one, or else one of its own size."""
+def probe_pixels(model: Any, where: str | Path) -> Tensor:
+    """Return a picture of noise, (1, 3, height, width), that a vision model takes: small, or else of its own size."""
     config = model.config
     patch = _pair(getattr(config, "patch_size", None))
     own_size = _pair(getattr(config, "image_size", None))
@@ -49,21 +52,22 @@ def probe_pixels(model: Any, where: str | Path) -> dict[str, Tensor]:
         message = f"'{config.model_type}' has no patches of one size"
         raise AttnscopeError(message, where=where, hint="attnscope shows vision models whose tokens are patches")
     if getattr(config, "window_size", None):
-        message = f"'{config.model_type}' attends within windows of a picture, each with keys of its own"
-        raise AttnscopeError(message, where=where, hint="attnscope shows attention between all patches")
+        message = f"'{config.model_type}' attends within windows, and merges patches from stage to stage: its layers"
+        hint = "attnscope shows attention between all patches of a picture"
+        raise AttnscopeError(f"{message} have no tokens in common", where=where, hint=hint)
     sizes = [(_SMALL[0] * patch[0], _SMALL[1] * patch[1]), *([] if own_size is None else [own_size])]
     failure: Exception | None = None
     for size in sizes:
         noise = torch.randn(1, channels, *size, generator=torch.Generator().manual_seed(0))
-        inputs = {PIXELS: noise.to(model.device, model.dtype)}
+        pixels = noise.to(model.device, model.dtype)
         try:
-            _first_queries(model, inputs)
+            _first_queries(model, pixels)
         except AttnscopeError:
             raise
         except Exception as e:  # a model may raise anything for a picture that it does not take
             failure = e
             continue
-        return inputs
+        return pixels
     message = f"transformers cannot run it on a picture ({first_line(failure or ValueError())})"
     raise AttnscopeError(message, where=where, hint="attnscope shows vision models whose tokens are patches")
 
@@ -76,8 +80,19 @@ def _pair(value: Any) -> tuple[int, int] | None:
     return numbers[0], numbers[1]
 
 
-def _first_queries(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the queries of the first attention of a model, (B, H, Q, E)."""
+def vision_inputs(model: Any, pixels: Tensor) -> dict[str, Tensor]:
+    """Return what a vision model takes for a picture, (1, 3, height, width): its pixels, or its patches (NaFlex)."""
+    if _GRIDS not in signature(model.forward).parameters:
+        return {PIXELS: pixels}
+    side, _ = _pair(model.config.patch_size) or (1, 1)
+    rows, columns = (length // side for length in pixels.shape[-2:])
+    patches = pixels.reshape(3, rows, side, columns, side).permute(1, 3, 2, 4, 0).reshape(1, rows * columns, -1)
+    real = torch.ones(1, rows * columns, dtype=torch.int64, device=pixels.device)
+    return {PIXELS: patches, _REAL: real, _GRIDS: torch.tensor([[rows, columns]], device=pixels.device)}
+
+
+def _first_queries(model: Any, pixels: Tensor) -> Tensor:
+    """Return the queries of the first attention of a model on a picture, (B, H, Q, E)."""
     queries: list[Tensor] = []
 
     def on_attention(part: str, module: nn.Module, attention: AttentionInputs) -> Tensor:
@@ -85,7 +100,7 @@ def _first_queries(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         raise StopForward
 
     with torch.inference_mode(), capturing(AttentionCapture(model, on_attention)):
-        model(**inputs)
+        model(**vision_inputs(model, pixels))
     if not queries:
         raise AttnscopeError("does not run through transformers' attention interface", where=model.config.model_type)
     return queries[0]
@@ -101,13 +116,13 @@ def find_layout(model: Any, pixels: Tensor, where: str | Path) -> PatchLayout:
     assert patch is not None
     family = model.config.model_type
     rows, columns = pixels.shape[-2] // patch[0], pixels.shape[-1] // patch[1]
-    queries = _first_queries(model, {PIXELS: pixels})
+    queries = _first_queries(model, pixels)
 
     def token_of(row: int, column: int) -> int | None:
         painted = pixels.clone()
         y, x = row * patch[0], column * patch[1]
         painted[..., y : y + patch[0], x : x + patch[1]] += 1
-        changed = (_first_queries(model, {PIXELS: painted}) != queries).any(dim=(0, 1, 3)).nonzero().flatten().tolist()
+        changed = (_first_queries(model, painted) != queries).any(dim=(0, 1, 3)).nonzero().flatten().tolist()
         return int(changed[0]) if len(changed) == 1 else None
 
     n_before = queries.shape[2] - rows * columns if len(queries) == 1 else -1
@@ -172,12 +187,11 @@ class PictureReader:
         (file,) = text.media
         picture, notes = open_picture(file)
         processor = self.open_processor()
-        values = processed(processor, picture, file.name)
-        height, width = values.shape[-2:]
-        rows, columns = self.layout.shape((height, width))
+        values, inputs = processed(processor, picture, file.name)
+        rows, columns = self.layout.shape(values.shape[-2:])
         first = len(self.layout.before)
         places = np.arange(first, first + rows * columns).reshape(rows, columns)
-        seen = seen_pixels(values[0], processor)[: rows * self.layout.patch[0], : columns * self.layout.patch[1]]
+        seen = seen_pixels(values, processor)[: rows * self.layout.patch[0], : columns * self.layout.patch[1]]
         grid = ImageGrid(file.name, 0, 1, places, encode_png(seen))
         own = [Token(index, name, name, special=True) for index, name in enumerate(self.layout.before)]
         # The id of a token that has none in a vocabulary is its place: no two tokens are the same.
@@ -187,7 +201,7 @@ class PictureReader:
             for column in range(columns)
             for name in (grid.patch_name(row, column),)
         ]
-        return MediaText(file.name, (*own, *patches), {PIXELS: values}, (grid,), tuple(notes))
+        return MediaText(file.name, (*own, *patches), inputs, (grid,), tuple(notes), prompt="")
 
 
 def processor_of(given: Any) -> Any:
@@ -201,14 +215,21 @@ def processor_of(given: Any) -> Any:
     return processor
 
 
-def processed(processor: Any, picture: Any, name: str) -> Array:
-    """Return the values that an image processor makes of one picture, (1, 3, height, width)."""
+def processed(processor: Any, picture: Any, name: str) -> tuple[Array, dict[str, Array]]:
+    """Return the values that an image processor makes of one picture, (3, height, width), and the model's inputs."""
     try:
         with quiet():
-            values: Array = processor(picture, return_tensors="np")[PIXELS]
+            made = processor(picture, return_tensors="np")
     except Exception as e:  # a class of transformers may raise anything for a strange value
         raise AttnscopeError(f"the image processor fails ({first_line(e)})", where=name) from e
+    values: Array = made[PIXELS]
+    if _GRIDS in made and values.ndim == 3:
+        rows, columns = made[_GRIDS][0].tolist()
+        # The patches behind them are padding, which the model hides from all others.
+        inputs = {PIXELS: values, _REAL: made[_REAL]}
+        inputs = {name: array[:, : rows * columns] for name, array in inputs.items()}
+        return joined_patches(values[0], rows, columns), inputs | {_GRIDS: made[_GRIDS]}
     if values.ndim != 4 or values.shape[:2] != (1, 3):
         message = f"the image processor makes values of shape {list(values.shape)} of it"
         raise AttnscopeError(message, where=name, hint="attnscope takes one picture of RGB, (1, 3, height, width)")
-    return values
+    return values[0], {PIXELS: values}

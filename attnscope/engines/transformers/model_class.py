@@ -171,4 +171,4 @@ def quiet() -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """Return an error of transformers in a few words."""
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}"
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}"

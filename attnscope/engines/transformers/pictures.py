@@ -84,6 +84,17 @@ def _opened(path: Any, name: str, image_module: Any) -> Any:
         raise AttnscopeError(f"{type(path).__name__} is not a picture", where=arg("image"), hint=hint) from e
 
 
+def joined_patches(patches: Array, rows: int, columns: int) -> Array:
+    """Return a picture, (3, height, width), of its patches, row by row.
+
+    Args:
+        patches: Pixels of square patches, (patches, side · side · 3); what follows the rows and columns is padding.
+    """
+    side = round((patches.shape[-1] / 3) ** 0.5)
+    grid = patches[: rows * columns].reshape(rows, columns, side, side, 3)
+    return grid.transpose(4, 0, 2, 1, 3).reshape(3, rows * side, columns * side)
+
+
 def seen_pixels(values: Array, processor: Any) -> Array:
     """Return what a model sees as a picture, (height, width, 3), uint8.
 

@@ -18,10 +18,9 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import as_object, read_json
 from attnscope.checkpoints.chat.rendering import render_chat
 from attnscope.checkpoints.chat.templates import ChatTemplates
-from attnscope.checkpoints.tokenization.given import join_tokens
 from attnscope.engines.transformers.media import PIXELS, open_image_processor
 from attnscope.engines.transformers.model_class import first_line, quiet
-from attnscope.engines.transformers.pictures import open_picture, seen_pixels
+from attnscope.engines.transformers.pictures import joined_patches, open_picture, seen_pixels
 from attnscope.findings.arrays import Array
 from attnscope.findings.images import ImageGrid, encode_png
 from attnscope.findings.tokens import Token
@@ -32,6 +31,7 @@ from attnscope.request.run_config import TextInput
 _LARGEST = 1 << 26  # bytes of a file of settings, which may list a vocabulary
 _SIZES = "image_sizes"  # height and width of each picture within values that are padded to the largest
 _PATCHES = "image_grid_thw"  # frames, rows and columns of the patches of each picture
+_COLUMN_AND_ROW = "image_position_ids"  # those of each patch of each picture; −1 for padding
 _NOT_INPUTS = ("input_ids", "attention_mask", "labels")
 
 
@@ -127,7 +127,7 @@ class PromptReader:
         prompt, is_rendered = self._prompt(text, processor.image_token)
         recorded, inputs = self._process(processor, prompt, [picture for picture, _ in opened], text.where)
         ids = inputs["input_ids"][0].tolist()
-        tokens = _tokens(self.tokenizer, ids, recorded)
+        tokens = _tokens(self.tokenizer, processor.tokenizer, ids, recorded, text.where)
         placeholder = _placeholder(self.model.config, processor)
         grids = []
         for index, (file, offset) in enumerate(zip(text.media, recorded.offsets, strict=True)):
@@ -143,7 +143,7 @@ class PromptReader:
         notes = [note for _, picture_notes in opened for note in picture_notes]
         if is_rendered:
             notes.append("the text and its pictures are rendered with the model's chat template")
-        return MediaText(recorded.text, tuple(tokens), taken, tuple(grids), tuple(notes))
+        return MediaText(recorded.text, tuple(tokens), taken, tuple(grids), tuple(notes), prompt=text.text)
 
     def _prompt(self, text: TextInput, placeholder: str) -> tuple[str, bool]:
         """Return the text with a placeholder for every picture, and whether the chat template has written them."""
@@ -189,19 +189,28 @@ def _placeholder(config: Any, processor: Any) -> int:
     return next(token_id for token_id in ids if isinstance(token_id, int))
 
 
-def _tokens(tokenizer: Any, ids: Sequence[int], recorded: Recorded) -> list[Token]:
+def _tokens(tokenizer: Any, processors: Any, ids: Sequence[int], recorded: Recorded, where: str) -> list[Token]:
     """Return the tokens of ids, with the characters of each in the text that has placeholders.
 
     Tokens that stand for a picture have the characters of its placeholder if they are special.
+
+    Args:
+        tokenizer: attnscope's own.
+        processors: The processor's, which may cut a text otherwise, or add other special tokens.
     """
     for special in (True, False):
         tokens = tokenizer.encode(recorded.expanded, None, special=special)
         if [token.id for token in tokens] == list(ids):
             return [_moved(token, recorded.offsets) for token in tokens]
-    # The processor's tokenizer adds other special tokens.
-    spelled = [(token_id, *tokenizer.spelled(token_id)) for token_id in ids]
-    made = [Token(i, piece, text, special=tokenizer.made_token(i).special) for i, piece, text in spelled]
-    return join_tokens(made)[1]
+    for special in (True, False):
+        encoded = processors(recorded.expanded, add_special_tokens=special, return_offsets_mapping=True)
+        if encoded["input_ids"] == list(ids):
+            made = [replace(tokenizer.made_token(token_id), made=False) for token_id in ids]
+            spans = [(start, end) if end > start else (None, None) for start, end in encoded["offset_mapping"]]
+            tokens = [replace(token, start=start, end=end) for token, (start, end) in zip(made, spans, strict=True)]
+            return [_moved(token, recorded.offsets) for token in tokens]
+    message = "the model's processor makes other tokens of the text than its tokenizer"
+    raise AttnscopeError(message, where=where, hint="attnscope shows its attention in texts alone")
 
 
 def _moved(token: Token, offsets: Sequence[Mapping[str, Any]]) -> Token:
@@ -293,7 +302,11 @@ def _tiles(processor: Any, values: Mapping[str, Any], index: int, count: int) ->
     """Return the values of every tile of a picture, (3, height, width) each."""
     array = np.asarray(values[PIXELS])
     if _PATCHES in values:
-        return [_joined_patches(array, np.asarray(values[_PATCHES]), index, processor)]
+        return [_joined_merged(array, np.asarray(values[_PATCHES]), index, processor)]
+    if _COLUMN_AND_ROW in values:
+        places = np.asarray(values[_COLUMN_AND_ROW])[index]
+        columns, rows = places.max(axis=0) + 1
+        return [joined_patches(array[index], int(rows), int(columns))]
     array = array.reshape(-1, *array.shape[-3:])
     if "num_patches" in values:
         counts = [int(number) for number in np.asarray(values["num_patches"]).ravel()]
@@ -310,7 +323,7 @@ def _tiles(processor: Any, values: Mapping[str, Any], index: int, count: int) ->
     return tiles
 
 
-def _joined_patches(array: Array, grids: Array, index: int, processor: Any) -> Array:
+def _joined_merged(array: Array, grids: Array, index: int, processor: Any) -> Array:
     """Return a picture, (3, height, width), of patches in the order of Qwen's vision models, (patches, values).
 
     Patches of `merge_size` rows and columns, which become one token, follow each other.

@@ -214,11 +214,13 @@ class SoundReader:
             )
         inputs = {self.model.main_input_name: features}
         if not self.writes:
-            media_text = MediaText(file.path.name, frames, inputs, (), tuple(notes), tuple(warnings), sound)
+            media_text = MediaText(file.path.name, frames, inputs, (), tuple(notes), tuple(warnings), sound=sound)
             return replace(media_text, padding=hidden, next_start=end, tokens_are_frames=True)
         ids, prompt, end = self._ids(written, features, sound, end)
         spelled, tokens = self._spelled(ids)
-        media_text = MediaText(spelled, tuple(tokens), inputs, (), tuple(notes), tuple(warnings), sound, next_start=end)
+        media_text = MediaText(
+            spelled, tuple(tokens), inputs, (), tuple(notes), tuple(warnings), sound=sound, next_start=end
+        )
         if self.part == "decoder":
             return media_text
         config = self.open_generation()

@@ -178,8 +178,10 @@ class LiveSource(UnitSource):
         report = inspect(run, session.progress, session)
         text = report.texts[0]
         first_text = run.texts[0]
+        given = first_text.text if text.prompt is None else text.prompt
+        files = [file.name for file in first_text.media if file.kind == "image"]
         command = run_command(
-            report.provenance, report.mask, first_text.text, first_text.pair, first_text.context, self.command
+            report.provenance, report.mask, given, first_text.pair, first_text.context, self.command, files
         )
         scene = text_scene(report, text, command, sizes)
         words = len(scene.queries.positions) * len(scene.keys.positions) <= _CELLS

@@ -16,7 +16,7 @@ from attnscope.findings.head_averages import HEAD_AVERAGES
 from attnscope.findings.head_findings import RoleValues
 from attnscope.findings.head_roles import HEAD_ROLES
 from attnscope.findings.heads import HeadRef, HeadReport, Top
-from attnscope.findings.images import CLS, kinds_of
+from attnscope.findings.images import CLS, IN_MEMORY, kinds_of
 from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
@@ -98,9 +98,8 @@ def scene_of(
     queries = text.queries or list(range(len(text.tokens)))
     keys = text.keys or list(range(len(text.sources)))
     kinds = kinds_of(text.images, text.sources) if text.images else {}
-    # A prompt with pictures is known only after its template.
-    in_prompt = "text" in kinds
-    pictures = " ".join(f"--image {quote_for_shell(grid.name)}" for grid in text.images) or None
+    pictures = list({grid.image: grid.name for grid in text.images}.values())
+    given = text.text if text.prompt is None else text.prompt
     generated = sum(token.made for token in text.tokens)
     settings = DisplaySettings(2, options=False)
     header = report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
@@ -113,7 +112,7 @@ def scene_of(
         queries=token_axis("query", text.tokens, queries),
         keys=token_axis(source_kind(text), text.sources, keys),
         sources=token_axis(source_kind(text), text.sources),
-        passages=_without_patches(text, passages((text.text, text.pair), text.tokens, text.context, (queries, keys))),
+        passages=list(passages(text, (queries, keys))),
         stages=[stage for stage in WALKED if stage in stages] or ["weights"],
         aligned=text.context is None,
         predictions=[forecast(text, prediction) for prediction in text.predictions],
@@ -122,11 +121,7 @@ def scene_of(
         kinds=[(kind_name(text, kind), positions) for kind, positions in kinds.items()],
         picture_scale=picture_scale(text) if text.images else None,
         numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
-        command=None
-        if in_prompt
-        else run_command(
-            report.provenance, report.mask, text.text, text.pair, text_argument=pictures, generated=generated
-        ),
+        command=run_command(report.provenance, report.mask, given, text.pair, pictures=pictures, generated=generated),
         mask=report.mask.used,
         random=report.provenance.weights == "random",
         units=units_known(words="weights" in stages, spans=text.spans is not None),
@@ -141,23 +136,6 @@ def _start(text: TextReport, queries: Sequence[int]) -> int | None:
     if about:
         return queries.index(about[0])
     return next((n for n in range(len(queries) - 1, -1, -1) if not text.tokens[queries[n]].special), None)
-
-
-def _without_patches(text: TextReport, passages: Iterable[Passage]) -> list[Passage]:
-    """Return the passages of a text; the patches of each picture, which are drawn elsewhere, are its name."""
-    names = {int(position): grid.prefix for grid in text.images for position in grid.tokens.ravel()}
-    rows = text.queries or list(range(len(text.tokens)))
-    keys = text.keys or list(range(len(text.sources)))
-    kept: list[Passage] = []
-    drawn: set[str] = set()
-    for passage in passages:
-        at = rows[passage.query] if passage.query >= 0 else keys[passage.key] if passage.key >= 0 else -1
-        if at not in names or at < 0:
-            kept.append(passage)
-        elif names[at] not in drawn:
-            drawn.add(names[at])
-            kept.append(Passage(Span(f" [{names[at]}] ")))
-    return kept
 
 
 def units_known(*, words: bool, spans: bool) -> list[str]:
@@ -246,40 +224,53 @@ def head_numbers(rows: Mapping[tuple[int, int], Rows], shape: tuple[int, int], c
     return numbers
 
 
-def passages(
-    texts: tuple[str, str | None],
-    tokens: Sequence[Token],
-    context: Sequence[Token] | None,
-    shown_positions: tuple[Sequence[int], Sequence[int]],
-) -> Iterator[Passage]:
+def passages(text: TextReport, shown_positions: tuple[Sequence[int], Sequence[int]]) -> Iterator[Passage]:
     """Yield a text piece by piece, its tokens with what is between them, and then the context.
 
-    `shown_positions` are the positions of queries and of keys.
+    The patches of each picture, which are drawn elsewhere, and the placeholder that they have in the text are its name.
+
+    Args:
+        shown_positions: Positions of the queries and of the keys.
     """
+    texts = text.text, text.pair
     rows, columns = ({position: n for n, position in enumerate(positions)} for positions in shown_positions)
+    patches = {int(position): grid.prefix for grid in text.images for position in grid.tokens.ravel()}
+    named: set[str] = set()
+    behind_picture = False
     reached = [0, 0]
-    for position, token in enumerate(tokens):
-        cell = rows.get(position, -1), columns.get(position, -1) if context is None else -1
-        text: str = texts[token.segment] or "" if token.segment < 2 else ""
-        name = token_span(tokens, position)
+    for position, token in enumerate(text.tokens):
+        if position in patches:
+            if patches[position] not in named:
+                yield Passage(Span(f" [{patches[position]}] "))
+            named.add(patches[position])
+            behind_picture = True
+            continue
+        cell = rows.get(position, -1), columns.get(position, -1) if text.context is None else -1
+        characters: str = texts[token.segment] or "" if token.segment < 2 else ""
+        name = token_span(text.tokens, position)
         if token.start is None or token.end is None or token.end <= reached[token.segment]:
-            if token.special and position and tokens[position - 1].special is False:
+            if token.special and position and text.tokens[position - 1].special is False:
                 yield Passage(Span(" "))
             yield Passage(name, *cell)
-            if token.special and position < len(tokens) - 1:
+            if token.special and position < len(text.tokens) - 1:
                 yield Passage(Span(" "))
             continue
         at = max(token.start, reached[token.segment])
         if at > reached[token.segment]:
-            yield Passage(Span(text[reached[token.segment] : at], origin="untrusted"))
+            between = characters[reached[token.segment] : at]
+            yield Passage(Span(between[len(between.rstrip()) :] if behind_picture else between, origin="untrusted"))
+        behind_picture = False
         reached[token.segment] = token.end
-        yield Passage(Span(text[at : token.end] or name.text, name.look, name.origin), *cell)
+        # Special tokens around a picture have the characters of its placeholder.
+        spelled = "" if text.images and token.special else characters[at : token.end]
+        yield Passage(Span(spelled or name.text, name.look, name.origin), *cell)
     for segment, segment_text in enumerate(texts):
-        if segment_text and len(segment_text) > reached[segment] and any(token.segment == segment for token in tokens):
-            yield Passage(Span(segment_text[reached[segment] :], origin="untrusted"))
-    for position in range(len(context or ())):
+        rest = (segment_text or "")[reached[segment] :]
+        if rest and not behind_picture and any(token.segment == segment for token in text.tokens):
+            yield Passage(Span(rest, origin="untrusted"))
+    for position in range(len(text.context or ())):
         yield Passage(Span("\n" if position == 0 else " "))
-        yield Passage(token_span(context or (), position), -1, columns.get(position, -1))
+        yield Passage(token_span(text.context or (), position), -1, columns.get(position, -1))
 
 
 def forecast(text: TextReport, prediction: Prediction) -> Forecast:
@@ -328,13 +319,15 @@ def run_command(
     pair: str | None = None,
     context: str | None = None,
     text_argument: str | None = None,
+    pictures: Sequence[str] = (),
     generated: int = 0,
 ) -> RunCommand | None:
-    """Return the command that repeats a run, as far as a report knows it; None if arrays in memory were given, or a
-    function or array as a mask.
+    """Return the command that repeats a run, as far as a report knows it; None if arrays or pictures in memory were
+    given, or a function or array as a mask.
 
     Args:
         text_argument: How the command names the text, such as `--file texts.txt`; None for the text itself.
+        pictures: Their names.
         generated: Number of tokens that the model generated.
     """
     if mask.used != mask.own and not _is_typed(mask.used):
@@ -346,8 +339,12 @@ def run_command(
         path = quote_for_shell(provenance.model)
         shared_path = quote_for_shell(_shared(provenance.model))
         return RunCommand(f"--qkv {path}", mask_options(mask), shared_words=f"--qkv {shared_path}")
+    if any(IN_MEMORY.fullmatch(name) for name in pictures):
+        return None
     piped = text_argument is None and text.startswith("-")
     words = ["-" if piped else quote_for_shell(text) if text_argument is None else text_argument]
+    if pictures and not text:  # of a vision model
+        words = []
     options = {"--pair": pair, "--context": context}
     if provenance.family == "config":
         options["--config"] = provenance.model
@@ -362,13 +359,16 @@ def run_command(
         option: value for option, value in options.items() if value is not None and value not in ("native", "float32")
     }
 
-    def spell(values: Mapping[str, str]) -> str:
-        quoted = [f"{option} {quote_for_shell(value)}" for option, value in values.items()]
+    def spell(values: Mapping[str, str], files: Sequence[str]) -> str:
+        quoted = [f"--image {quote_for_shell(file)}" for file in files]
+        quoted += [f"{option} {quote_for_shell(value)}" for option, value in values.items()]
         return " ".join([*words, *quoted, *([f"--generate {generated}"] if generated else [])])
 
     shared_options = {option: _shared(value) if option in _PATHS else value for option, value in typed_options.items()}
     printed_text = quote_for_shell(text) if piped else None
-    return RunCommand(spell(typed_options), mask_options(mask), printed_text, spell(shared_options))
+    shared_pictures = [_shared(file) for file in pictures]
+    shared_words = spell(shared_options, shared_pictures)
+    return RunCommand(spell(typed_options, pictures), mask_options(mask), printed_text, shared_words)
 
 
 _PATHS = ("--config", "--model", "--adapter", "--tokenizer")

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
 from attnscope.findings.heads import STAGES, HeadReport
+from attnscope.findings.images import ImageGrid
 from attnscope.findings.provenance import AddedKeys, MaskUse, Provenance, TokenizedText
 from attnscope.findings.row_statistics import LAYER_STATISTICS, ROW_STATISTICS, Means
 from attnscope.findings.run import Report, TextReport
@@ -225,7 +226,11 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
     n_generated = sum(token.made for token in text.tokens)
     generated = f", {n_generated:,} of them generated (marked {NEW})" if n_generated else ""
     size = Span(f" · {counted(len(text.tokens) - padding, 'token')}{generated}")
-    lead, quoted, characters = _quoted(text.text, settings, around)
+    # A prompt with pictures is shown as it was given: its placeholders and its template are not.
+    shown_text = text.text
+    if isinstance(text, TextReport) and text.prompt and text.chat is None and not around:
+        shown_text = text.prompt
+    lead, quoted, characters = _quoted(shown_text, settings, around)
     numbers = format_positions(rows) if rows else ""
     fits = len(numbers) <= _LONGEST_ROWS
     named_rows = f" · {'row' if len(rows) == 1 else 'rows'} {numbers}" if numbers and fits else ""
@@ -236,6 +241,8 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
         second = [i for i, token in enumerate(text.tokens) if token.segment == 1]
         _, quoted, characters = _quoted(text.pair, settings)
         lines.append(("pair", (*quoted, *characters, Span(f" · tokens {format_positions(second)}"))))
+    if isinstance(text, TextReport) and text.prompt:
+        lines += [("image", _picture(text.images, number)) for number in range(text.images[-1].image + 1)]
     if isinstance(text, TextReport) and text.sound is not None:
         lines.append(("sound", _sound(text.sound)))
     elif text.context is not None:
@@ -253,6 +260,12 @@ def text_header(text: TokenizedText, settings: DisplaySettings, name: str = "tex
     if not fits:
         lines.append(("rows", ours(f"{numbers} (the text has 0–{len(text.tokens) - 1})")))
     return Facts(lines)
+
+
+def _picture(grids: Sequence[ImageGrid], number: int) -> OneLine:
+    own = [grid for grid in grids if grid.image == number]
+    sizes = [f"{'thumbnail ' * grid.thumbnail}{grid.shape[0]} × {grid.shape[1]} patches" for grid in own]
+    return OneLine(untrusted(own[0].name), ours("".join(f" · {size}" for size in sizes)), end=True)
 
 
 def _sound(sound: Sound) -> OneLine:
