@@ -1,6 +1,8 @@
 """Pages about every head: the map of roles, numbers or effects, and the matrix that a click on a head opens."""
 
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -189,3 +191,34 @@ def test_a_head_opens_at_the_row_where_its_role_is_strongest(open_page, tmp_path
         assert on_target[int(said)] == pytest.approx(max(on_target), abs=5.1e-4), (layer, head)
         clicked += 1
     assert clicked and watched.messages == []
+
+
+def test_the_lens_says_what_the_model_loses_without_a_head(open_page, tmp_path):
+    path, exact = tmp_path / "page.html", tmp_path / "exact.json"
+    for output in (path, exact):
+        assert main([*PAGES["effect of head"], "-o", str(output), "--quiet"]) == 0
+    effects = np.array(json.loads(exact.read_text())["effects"][0]["kl"])
+    page = open_page(path, size=(1280, 800)).page
+    page.locator("#panel-text .token").nth(5).click()
+    assert page.evaluate(SHOWS) == "lens"
+    page.locator("#lens-first").click()
+    name, value, rank, count = re.match(
+        r"Without L(\d+H\d+): (\S+), number (\d+) of (\d+) heads\. How much the predictions change",
+        page.locator(".matters").text_content(),
+    ).groups()
+    layer, head = map(int, name.split("H"))
+    own = value_of(json.loads(exact.read_text()), layer, head)
+    assert float(value) == pytest.approx(own, rel=0.06)
+    assert (int(rank), int(count)) == ((effects > own).sum() + 1, len(effects))
+
+
+def test_a_page_without_effects_names_the_command_that_measures_one(open_page, tmp_path):
+    path = tmp_path / "page.html"
+    assert main(["run", TEXT, "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=(1280, 800)).page
+    page.locator("#panel-text .token").nth(5).click()
+    page.locator("#lens-first").click()
+    where = page.locator("#where").text_content()
+    command = page.locator(".matters code").text_content()
+    assert command.endswith(f" --cut {where}")
+    assert main([*shlex.split(command)[1:], "--quiet"]) == 0

@@ -1,11 +1,24 @@
 // Layers × heads: the lens, thumbnails, roles, or a number of every head.
 import { useEffect, useState } from "preact/hooks";
-import { colourOf, css, digitsFor, digitsText, exactText, fixed, inkOn, parseHex, type Scale, surface } from "./format";
+import {
+  colourOf,
+  css,
+  digitsFor,
+  digitsText,
+  exactText,
+  fixed,
+  inkOn,
+  parseHex,
+  type Scale,
+  sizedText,
+  surface,
+} from "./format";
 import { canvasOf, Heat, THEMES } from "./heat";
 import { LensList, sayOf, useLens } from "./lens";
-import type { Head } from "./model";
+import type { Head, Scene } from "./model";
 import { type PanelProps, stacked, weightScale } from "./panel";
 import { mapOf, pictureScale, summaryOf } from "./pictures";
+import type { Spot } from "./spot";
 import { theme as currentTheme } from "./theme";
 
 const SMALL = 32; // cells of a thumbnail
@@ -44,7 +57,31 @@ const LIST = 225;
 const REMARK = 60;
 
 // What a display of the heads is called.
-const TITLES: Record<string, string> = { lens: "this cell, or this row" };
+const TITLES: Record<string, string> = { lens: "this cell or row" };
+
+// What the model loses without a head, if it was measured, or else the command that measures it.
+function Matters({ scene, spot }: { scene: Scene; spot: Spot }) {
+  const { numbers, command } = scene.data;
+  const effect = numbers.find((one) => one.name === "effect of head");
+  const name = scene.headName(spot.layer, spot.head);
+  if (!effect) {
+    const ablate = command.replace("attnscope run", "attnscope ablate");
+    return ablate === command ? null : (
+      <p class="small matters">
+        Does {name} matter? <code>{`${ablate} --cut ${name}`}</code>
+      </p>
+    );
+  }
+  const { at, data } = scene.store.matrix(effect.values);
+  const own = at(spot.layer, spot.head);
+  const rank = [...data].filter((value) => Math.abs(value) > Math.abs(own)).length + 1;
+  return (
+    <p class="small matters">
+      Without <b>{name}</b>: {sizedText(own)}, number {rank} of {data.length} heads.{" "}
+      <span class="dim">{effect.meaning}</span>
+    </p>
+  );
+}
 
 export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelProps & { displays: string[] }) {
   const theme = currentTheme();
@@ -142,7 +179,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           label="layers and heads"
           height={Math.max(
             stacked() ? layers.length * 17 : 150,
-            room - FRAME - (tall ? (strength ? REMARK : 0) : lens || strength ? LIST : 0),
+            room - FRAME - (tall ? (strength || lens ? 1.5 * REMARK : 0) : lens || strength ? LIST : 0),
           )}
           cursor={[place.spot.layer, place.spot.head]}
           onCursor={(layer, head) => goto({ layer, head, text: roleText(layer, head), ...roleRow(layer, head) })}
@@ -193,6 +230,7 @@ export function HeadsPanel({ scene, place, act, goto, displays, room }: PanelPro
           </ul>
         )}
       </div>
+      {lens && <Matters scene={scene} spot={place.spot} />}
       {shown && <p class="dim small">{shown.meaning}</p>}
       {strength && <p class="dim small">{roles!.measured}</p>}
     </section>

@@ -134,6 +134,7 @@ export function LensList(props: {
         </li>
       ))}
       {!strong.length && <li class="dim">no head</li>}
+      {spot.key === null && <li class="dim">Click a cell for one pair of words.</li>}
     </ol>
   );
 }

@@ -66,11 +66,11 @@ export function fit(place: Place, b: Bounds): Place {
 }
 
 // The same place once a token or a cell is chosen.
-// From the first token that is chosen on, heads show the lens; on pictures they go on showing maps.
+// From the first token that is chosen on, heads show the lens; on pictures they go on showing maps, and roles stay.
 export function touch(place: Place, before: Place, pictured: boolean): Place {
   const { spot } = place;
   if (place.touched || (spot.query === before.spot.query && spot.key === before.spot.key)) return place;
-  return { ...place, touched: true, display: place.display === "thumbnails" && !pictured ? LENS : place.display };
+  return { ...place, touched: true, display: place.display === "roles" || pictured ? place.display : LENS };
 }
 
 export function visit(place: Place, spot: Spot): Place {
