@@ -35,11 +35,18 @@ class RopeScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Rotary positions (Su et al., 2021), half-split layout."""
+    """Rotary positions (Su et al., 2021)."""
 
     theta: Positive = 10000.0  # base of the frequencies theta^(−2i/width)
     fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0  # share of each head's width that is rotated
     scaling: RopeScaling | None = None  # stretching for long texts; None for none
+    interleaved: bool = False  # the numbers of a rotated pair are neighbours (Cohere, GLM), not half a width apart
+
+
+def rotated_pairs(width: int, *, interleaved: bool) -> tuple[slice, slice]:
+    """Return where the first and the second numbers of the rotated pairs are in a head."""
+    half = width // 2
+    return (slice(0, width, 2), slice(1, width, 2)) if interleaved else (slice(half), slice(half, width))
 
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]  # what torch can count to
@@ -75,8 +82,10 @@ class OutputHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     norm: bool = True  # hidden states are normed first (the final norm of a pre-norm stack)
     # non-linearity of a dense layer followed by a norm (BERT); None if there is no such layer
     transform: Activation | None = None
+    transform_bias: bool = True  # that layer has a bias
     tied: bool = True  # the output matrix is the token embedding, not a separate one
     bias: bool = False
+    scale: Positive | None = None  # factor on the logits (Cohere, Granite); None for 1
     softcap: Positive | None = None  # c of c·tanh(x/c) on the logits; None for none
     predicts: bool = True  # the head gives logits; False if the weights hold only the final norm
 
@@ -126,7 +135,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # `pre` norms what goes into attention and MLP, `post` norms after the residual sum, `output` what comes out before
     # it, `sandwich` what goes in and what comes out
     norm_order: Literal["pre", "post", "output", "sandwich"] = "pre"
+    first_norm: bool = True  # what enters attention in layer 0 is normed as in the others (not in ModernBERT)
     residual: bool = True
+    residual_scale: Positive | None = None  # factor on what attention and MLP add (Granite); None for 1
     parallel: bool = False  # attention and MLP read the same input (GPT-NeoX)
     shared_norm: bool = False  # attention and MLP read it after one norm, not after a norm each (Falcon)
     activation: Activation = "gelu"
@@ -137,6 +148,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mlp_bias: bool = False
     n_experts: Count = 0  # number of MLPs in a layer, of which a router chooses some for each token; 0 for a single MLP
     experts_per_token: Count = 0  # number of experts that the router chooses for each token
+    experts_share: bool = True  # the weights of the chosen experts sum to 1 (not in OLMoE)
     router_bias: bool = False
     head: OutputHead | None = None  # the final norm and the output head; None if the weights hold neither
     # the kinds of each layer's paths (layer_kinds.LAYER_KINDS); empty if every layer is one path of attention
@@ -171,6 +183,10 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.layer_kinds:
             return range(self.n_layers)
         return [layer for layer, paths in enumerate(self.layer_kinds) if attends(paths)]
+
+    def norms_input(self, layer: int) -> bool:
+        """Tell whether a norm stands between the residual stream and the queries of a layer."""
+        return self.norm != "none" and self.norm_order in ("pre", "sandwich") and (layer > 0 or self.first_norm)
 
     def rope_of(self, layer: int) -> Rope | None:
         """Return the rotary parameters of one layer; None if it rotates nothing."""

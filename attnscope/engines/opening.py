@@ -17,7 +17,7 @@ from attnscope.base.errors import UsageError, arg
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
-from attnscope.checkpoints.families import FAMILIES, NATIVE_LAYOUT, check_counts, open_config
+from attnscope.checkpoints.families import FAMILIES, NATIVE_LAYOUT, check_counts, native_family, open_config
 from attnscope.checkpoints.families.config_reader import absent_key_notes
 from attnscope.checkpoints.families.lm_head import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
@@ -61,7 +61,8 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     if foreign is None or find_spec("transformers") is None:
         return open_native(run, texts)
     source = open_transformers(run, texts)
-    note = f"transformers runs it: attnscope itself does not have the architecture {as_unicode(foreign)}"
+    what = "this kind of" if foreign in FAMILIES else "the architecture"
+    note = f"transformers runs it: attnscope itself does not have {what} {as_unicode(foreign)}"
     return replace(source, notes=(note, *source.notes))
 
 
@@ -72,10 +73,9 @@ def _foreign_type(run: RunConfig) -> str | None:
     path = locate(DEFAULT_MODEL if run.model is None else run.model).path / CONFIG
     if not path.is_file():
         return None
-    model_type = read_config_file(path)[1].get("model_type")
-    if isinstance(model_type, str) and model_type not in FAMILIES:
-        return model_type
-    return None
+    raw = read_config_file(path)[1]
+    model_type = raw.get("model_type")
+    return model_type if isinstance(model_type, str) and native_family(raw) is None else None
 
 
 def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:

@@ -124,20 +124,30 @@ def check_tensors(family: Family, config: ModelConfig, folder: Folder) -> dict[s
 def _parameter_slices(config: ModelConfig, names: Names) -> Iterator[ParameterSlice]:
     """Yield every parameter of the whole model."""
     with torch.device("meta"):
-        shapes = {name: tuple(p.shape) for name, p in Stack(config, 1).named_parameters()}
-    for first_name in shapes:
-        layers = range(config.n_layers) if first_name.startswith("blocks.0.") else range(1)
+        stack = Stack(config, min(2, config.n_layers))
+    shapes = shapes_of(stack)
+    for name, _ in stack.named_parameters():
+        layers = range(1, config.n_layers) if name.startswith("blocks.1.") else range(1)
         for layer in layers:
-            parameter = first_name.replace("blocks.0.", f"blocks.{layer}.", 1)
+            parameter = name.replace("blocks.1.", f"blocks.{layer}.", 1)
             yield parameter_slice(names, parameter, shapes, config.n_kv_heads, config.n_experts)
+
+
+def shapes_of(stack: Stack) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of parameters outside blocks, and of those of any block under the names of block 0."""
+    return {_in_first_block(name): tuple(parameter.shape) for name, parameter in stack.named_parameters()}
+
+
+def _in_first_block(parameter: str) -> str:
+    return re.sub(r"^blocks\.\d+\.", "blocks.0.", parameter)
 
 
 def parameter_slice(
     names: Names, parameter: str, shapes: Mapping[str, tuple[int, ...]], n_groups: int, n_experts: int = 0
 ) -> ParameterSlice:
-    """Locate a parameter in a checkpoint; `shapes` are those of block 0, as every block has them, and outside."""
+    """Locate a parameter in a checkpoint; `shapes` are those of `shapes_of`."""
     location = names.find(parameter)
-    first_name = re.sub(r"^blocks\.\d+\.", "blocks.0.", parameter)
+    first_name = _in_first_block(parameter)
     module, suffix = first_name.rsplit(".", 1)
     name = module.rsplit(".", 1)[-1]
     entry = location.entry

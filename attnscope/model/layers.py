@@ -104,20 +104,24 @@ class MLP(nn.Module):
 class Experts(nn.Module):
     """Σ share · expert(x) over the experts with the highest logits for a token (Shazeer et al., 2017).
 
-    Shares are the softmax of the chosen experts' logits, as in Mixtral (Jiang et al., 2024, section 2.1) and gpt-oss.
+    Shares are the softmax of the chosen experts' logits, as in Mixtral (Jiang et al., 2024, section 2.1) and gpt-oss,
+    or of all experts' logits (OLMoE: Muennighoff et al., 2024, equation 2).
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.per_token = config.experts_per_token
+        self.of_chosen = config.experts_share
         self.router = Linear(config.d_model, config.n_experts, config.router_bias)
         self.experts = nn.ModuleList(MLP(config) for _ in range(config.n_experts))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, D) to (B, T, D)."""
         tokens = x.flatten(0, -2)  # (N, D)
-        best, expert_ids = self.router(tokens).topk(self.per_token, dim=-1)  # (N, k) each
-        shares = best.float().softmax(-1).to(x.dtype)
+        logits = self.router(tokens)  # (N, experts)
+        best, expert_ids = logits.topk(self.per_token, dim=-1)  # (N, k) each
+        shares = best.float().softmax(-1) if self.of_chosen else logits.float().softmax(-1).gather(-1, expert_ids)
+        shares = shares.to(x.dtype)
         output = torch.zeros_like(tokens)
         for expert_id in expert_ids.unique().tolist():
             at, rank = (expert_ids == expert_id).nonzero(as_tuple=True)  # whose it is, and which of their choices
@@ -250,8 +254,8 @@ class Attention(nn.Module):
             k = self.k_norm(k)
         if setting.rotary is not None:
             # One after the other, so that at most one of them is in memory twice.
-            q = rotate(q, *setting.rotary)
-            k = rotate(k, *setting.rotary)
+            q = rotate(q, *setting.rotary, interleaved=c.rope.interleaved)
+            k = rotate(k, *setting.rotary, interleaved=c.rope.interleaved)
         return q, k, v
 
 
@@ -265,7 +269,7 @@ class TransformerBlock(nn.Module):
         self.mlp = (Experts(config) if config.n_experts else MLP(config)) if config.d_mlp else None
         before = config.norm_order != "output"
         after = config.norm_order in ("output", "sandwich")
-        self.norm_attention = make_norm(config) if before else nn.Identity()
+        self.norm_attention = make_norm(config) if before and (layer or config.first_norm) else nn.Identity()
         self.norm_attention_out = make_norm(config) if after else nn.Identity()
         own_norm = before and not config.shared_norm
         self.norm_mlp = (make_norm(config) if own_norm else nn.Identity()) if self.mlp is not None else None
@@ -277,23 +281,27 @@ class TransformerBlock(nn.Module):
         attended = self.attention(x if post else self.norm_attention(x), setting)
         if attended is None:
             return None
-        attended = self.norm_attention_out(attended)
+        attended = self._scaled(self.norm_attention_out(attended))
         x = x if setting.rows is None else x[:, setting.rows]
         middle = x + attended if self.config.residual else attended
         if post:
             middle = self.norm_attention(middle)
         if self.mlp is None or self.norm_mlp is None:
-            return middle  # type: ignore[no-any-return]
+            return middle
         mlp = self.mlp
         norm = self.norm_attention if self.config.shared_norm else self.norm_mlp
         source = x if self.config.parallel else middle
 
         def change(rows: slice) -> Tensor:
-            changed = self.norm_mlp_out(mlp(source[:, rows] if post else norm(source[:, rows])))
+            changed = self._scaled(self.norm_mlp_out(mlp(source[:, rows] if post else norm(source[:, rows]))))
             result = middle[:, rows] + changed if self.config.residual else changed
-            return norm(result) if post else result  # type: ignore[no-any-return]
+            return norm(result) if post else result
 
         return map_rows(change, middle.shape[0], middle.shape[1])
+
+    def _scaled(self, added: Tensor) -> Tensor:
+        scale = self.config.residual_scale
+        return added if scale is None else added * scale
 
 
 def map_rows(work: Callable[[slice], Tensor], batch: int, n: int) -> Tensor:

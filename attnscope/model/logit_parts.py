@@ -150,10 +150,12 @@ class StreamCapture:
         with torch.inference_mode(), stack.weights.holding(None), stack.weights.holding("head"):
             matrix = stack.embed.tokens.weight if head.decoder is None else head.decoder.weight
             rows = torch.stack([difference(matrix, *pair) for pair in targets])  # (B, D)
-            stream, constant = frozen_norm(head.norm, self._last)(rows)
+            scale = head.final.scale or 1.0
+            stream, constant = frozen_norm(head.norm, self._last)(rows * scale)
             if head.bias is not None:
-                constant = constant + torch.stack([difference(head.bias, *pair) for pair in targets])
-            layers = {layer: pull_back(stream) for layer, pull_back in enumerate(self._pull_backs)}
+                constant = constant + torch.stack([difference(head.bias, *pair) for pair in targets]) * scale
+            added = stream * (stack.config.residual_scale or 1.0)
+            layers = {layer: pull_back(added) for layer, pull_back in enumerate(self._pull_backs)}
         return Directions(stream, constant, layers)
 
 

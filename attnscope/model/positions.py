@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attnscope.base.model_config import Disentangled, ModelConfig, Rope, RopeScaling
+from attnscope.base.model_config import Disentangled, ModelConfig, Rope, RopeScaling, rotated_pairs
 
 # function of query positions (Q, 1), key positions (1, K) and heads (H,) to (H, Q, K) or (H, 1, K)
 PositionBias = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -207,27 +207,25 @@ def same_rotation(config: ModelConfig, n: int, longer: int) -> bool:
 def rotary_table(
     rope: Rope, width: int, n: int, length: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Compute cos and sin of n positions and every rotated dimension, (n, width) each, in the half-split layout."""
+    """Compute cos and sin of n positions and every rotated dimension, (n, width) each."""
     frequencies, factor = rotary_frequencies(rope, width, length, device)
     angles = torch.arange(n, device=device, dtype=torch.float32)[:, None] * frequencies  # (n, width / 2)
-    angles = torch.cat((angles, angles), dim=-1)  # (n, width)
+    angles = angles.repeat_interleave(2, -1) if rope.interleaved else torch.cat((angles, angles), -1)  # (n, width)
     return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
     """Rotate the first R dimensions of (B, H, T, E) by tables of at least T positions (Su et al., 2021)."""
     width = cos.shape[-1]
-    half = cos.shape[-1] // 2
+    first, second = rotated_pairs(width, interleaved=interleaved)
     cos = cos[..., : x.shape[2], :]
     sin = sin[..., : x.shape[2], :]
-    first_half = x[..., :half]
-    second_half = x[..., half:width]
     if width == x.shape[-1]:
         rotated = x * cos
     else:
         rotated = x.clone()
         rotated[..., :width] *= cos
     # In place: allocating memory for long texts is slow.
-    rotated[..., :half].addcmul_(second_half, sin[..., :half], value=-1)
-    rotated[..., half:width].addcmul_(first_half, sin[..., half:])
+    rotated[..., first].addcmul_(x[..., second], sin[..., first], value=-1)
+    rotated[..., second].addcmul_(x[..., first], sin[..., second])
     return rotated

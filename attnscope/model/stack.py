@@ -27,7 +27,7 @@ class PredictionHead(nn.Module):
         self.final = final
         d = config.d_model
         self.norm = make_norm(config) if final.norm else nn.Identity()
-        self.transform = Linear(d, d, bias=True) if final.transform else None
+        self.transform = Linear(d, d, final.transform_bias) if final.transform else None
         self.transform_norm = make_norm(config) if final.transform else nn.Identity()
         self.decoder = None if final.tied else Linear(d, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if final.bias else None
@@ -38,6 +38,8 @@ class PredictionHead(nn.Module):
         if self.transform is not None:
             x = self.transform_norm(self.transform(x, self.final.transform))
         logits = linear(x, embedding if self.decoder is None else self.decoder.weight, self.bias).float()
+        if self.final.scale is not None:
+            logits = logits * self.final.scale
         if capped and self.final.softcap is not None:
             logits = torch.tanh(logits / self.final.softcap) * self.final.softcap
         return logits

@@ -63,7 +63,7 @@ def head_parameters(c: ModelConfig) -> int:
     if c.head is None:
         return 0
     count = (c.head.norm + bool(c.head.transform)) * norm_parameters(c, c.d_model)
-    count += (c.d_model + 1) * c.d_model * bool(c.head.transform)
+    count += (c.d_model + c.head.transform_bias) * c.d_model * bool(c.head.transform)
     return count + c.head.predicts * c.vocab_size * (c.d_model * (not c.head.tied) + c.head.bias)
 
 

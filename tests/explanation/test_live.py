@@ -13,7 +13,7 @@ from tests.helpers.tiny_models import TABLE
 
 # of every way in which a model makes queries and keys: fused, transposed, normed by head or whole, partly rotated
 ROWS = ["bert", "roberta", "gpt2", "gpt_neox", "llama yarn", "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "smollm3",
-        "gpt_oss"]  # fmt: skip
+        "gpt_oss", "cohere", "glm", "granite", "modernbert", "qwen3_moe"]  # fmt: skip
 
 
 def made(name, folder):

@@ -26,7 +26,7 @@ import transformers as hf
 
 import attnscope
 from attnscope.base.errors import AttnscopeError
-from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families import native_family
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.hybrids import HYBRIDS
 from tests.helpers.tiny_models import raise_weights
@@ -237,7 +237,8 @@ def examine(model_type: str) -> Finding:
         model = build(model_type, kind)
     except Exception as e:
         return Finding(model_type, "not built", kind.__name__, reason=_said(e))
-    finding = Finding(model_type, "right", kind.__name__, "native" if model_type in FAMILIES else "transformers")
+    native = native_family({"model_type": model_type, "architectures": [kind.__name__]})
+    finding = Finding(model_type, "right", kind.__name__, "native" if native else "transformers")
     with tempfile.TemporaryDirectory() as folder:
         try:
             model.save_pretrained(folder)

@@ -69,9 +69,10 @@ def _ids(case: Case) -> Tensor:
 
 def _build(case: Case) -> hf.PreTrainedModel:
     config = hf.CONFIG_MAPPING[case.model_type].from_dict(json.loads(json.dumps(case.raw)))
-    kind = hf.AutoModel
-    if case.with_head:
-        kind = hf.AutoModelForMaskedLM if case.model_type == "distilbert" else hf.AutoModelForCausalLM
+    kind = hf.AutoModelForTextEncoding if case.model_type == "t5" else hf.AutoModel
+    if case.with_head and case.model_type != "t5":
+        masked = case.model_type in ("distilbert", "modernbert")
+        kind = hf.AutoModelForMaskedLM if masked else hf.AutoModelForCausalLM
     with torch.device("meta"):
         size = sum(p.numel() for p in kind.from_config(config, attn_implementation="eager").parameters())
     if size > _MOST_PARAMETERS:

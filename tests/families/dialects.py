@@ -500,6 +500,118 @@ def _gpt_neo(d: _Drawing) -> dict[str, Any]:
     }
 
 
+def _experts(d: _Drawing, *names: str) -> dict[str, Any]:
+    experts = d.of(1, 3, 4)
+    return {
+        d.of(*names): experts,
+        "num_experts_per_tok": d.of(1, min(2, experts), odd=(ABSENT, None)),
+        "norm_topk_prob": d.of(ABSENT, True, False),
+        "router_aux_loss_coef": d.of(ABSENT, 0.02),
+    }
+
+
+def _qwen3_moe(d: _Drawing) -> dict[str, Any]:
+    keys = {**_qwen3(d), **_experts(d, "num_experts", "num_experts", "num_local_experts")}
+    keys |= {"moe_intermediate_size": d.of(8, 12), "mlp_only_layers": d.of(ABSENT, [], odd=([0],))}
+    return {**keys, "layer_types": ABSENT, "decoder_sparse_step": d.of(ABSENT, 1, odd=(2,))}
+
+
+def _olmoe(d: _Drawing) -> dict[str, Any]:
+    return {
+        **_olmo2(d),
+        **_experts(d, "num_experts"),
+        "clip_qkv": d.of(ABSENT, None, odd=(0.5,)),
+    }
+
+
+def _olmo3(d: _Drawing) -> dict[str, Any]:
+    typed = {name: value for name, value in _gemma3(d).items() if "rope" in name and name != "rope_local_base_freq"}
+    return {**_olmo2(d), **typed, **d.windows(), "rotary_pct": ABSENT, "partial_rotary_factor": ABSENT}
+
+
+def _modernbert(d: _Drawing) -> dict[str, Any]:
+    typed = {name: value for name, value in _gemma3(d).items() if name in ("rope_parameters", "rope_scaling")}
+    return {
+        **d.common(),
+        **typed,
+        "vocab_size": VOCAB,
+        "hidden_size": d.width,
+        "num_hidden_layers": d.n_layers,
+        "num_attention_heads": d.n_heads,
+        "intermediate_size": 20,
+        "max_position_embeddings": POSITIONS,
+        "global_rope_theta": d.of(ABSENT, d.theta()),
+        "local_rope_theta": d.of(ABSENT, d.theta()),
+        "local_attention": d.of(2, 5, 6, odd=(ABSENT, 1)),
+        "global_attn_every_n_layers": d.of(ABSENT, 1, 2, 3),
+        "layer_types": d.windows()["layer_types"],
+        "norm_eps": d.of(1e-5, 1e-3, ABSENT),
+        "norm_bias": d.of(ABSENT, True, False),
+        "attention_bias": d.of(ABSENT, True, False),
+        "mlp_bias": d.of(ABSENT, True, False),
+        "hidden_activation": d.of("gelu", *ACTIVATIONS, ABSENT, odd=(*ACTS, None)),
+    }
+
+
+def _glm(d: _Drawing) -> dict[str, Any]:
+    return {
+        **d.llama_like(),
+        **d.rotary(fraction=("partial_rotary_factor",)),
+        "attention_bias": d.of(ABSENT, True, False),
+        "head_dim": d.of(8, 12, odd=(ABSENT, None)),
+    }
+
+
+def _granite(d: _Drawing) -> dict[str, Any]:
+    return {
+        **_llama(d),
+        "rope_interleaved": ABSENT,
+        "pretraining_tp": ABSENT,
+        "attention_multiplier": d.of(ABSENT, 0.4, 0.1, odd=(None,)),
+        "embedding_multiplier": d.of(ABSENT, 3.0, 12),
+        "residual_multiplier": d.of(ABSENT, 0.22, 2),
+        "logits_scaling": d.of(ABSENT, 8.0, 2),
+    }
+
+
+def _granitemoe(d: _Drawing) -> dict[str, Any]:
+    keys = {**_granite(d), **_experts(d, "num_local_experts")}
+    return {**keys, "mlp_bias": ABSENT, "norm_topk_prob": ABSENT}
+
+
+def _cohere(d: _Drawing) -> dict[str, Any]:
+    keys = {**d.llama_like(), **d.rotary(), "attention_bias": d.of(ABSENT, True, False)}
+    del keys["rms_norm_eps"]
+    return {
+        **keys,
+        "layer_norm_eps": d.of(1e-5, 1e-3, ABSENT),
+        "logit_scale": d.of(ABSENT, 0.25, 2.0),
+        "use_qk_norm": d.of(ABSENT, False, odd=(True,)),
+    }
+
+
+def _cohere2(d: _Drawing) -> dict[str, Any]:
+    return {**_cohere(d), **d.windows(), "sliding_window_pattern": d.of(ABSENT, 2, 3, odd=(None,))}
+
+
+def _t5(d: _Drawing) -> dict[str, Any]:
+    return {
+        **d.common(),
+        "architectures": d.of(["T5EncoderModel"], odd=(["T5ForConditionalGeneration"],)),
+        "vocab_size": VOCAB,
+        "d_model": d.width,
+        "d_kv": d.of(d.d_head, 10),
+        "d_ff": 20,
+        "num_layers": d.n_layers,
+        "num_heads": d.n_heads,
+        "relative_attention_num_buckets": d.of(8, 12, 32, ABSENT),
+        "relative_attention_max_distance": d.of(10, 20, 128, ABSENT),
+        "feed_forward_proj": d.of("relu", "gated-gelu", "gated-silu", "gelu", ABSENT, odd=("gated-mish",)),
+        "layer_norm_epsilon": d.of(1e-6, 1e-3, ABSENT),
+        "is_encoder_decoder": d.of(ABSENT, True, False),
+    }
+
+
 _DRAWN = {
     "bert": _bert,
     "roberta": _bert,
@@ -523,4 +635,15 @@ _DRAWN = {
     "falcon": _falcon,
     "gpt_neo": _gpt_neo,
     "deberta-v2": _deberta_v2,
+    "qwen3_moe": _qwen3_moe,
+    "olmoe": _olmoe,
+    "olmo3": _olmo3,
+    "modernbert": _modernbert,
+    "glm": _glm,
+    "glm4": _glm,
+    "granite": _granite,
+    "granitemoe": _granitemoe,
+    "cohere": _cohere,
+    "cohere2": _cohere2,
+    "t5": _t5,
 }

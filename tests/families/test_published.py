@@ -54,6 +54,30 @@ EXPECTED = {
         "disentangled": Disentangled(256, 512, shared=True, norm=True), "scale": 192**-0.5, "positions": "none",
         "n_segments": 0, "norm_eps": 1e-7,
     },
+    "Qwen3-30B-A3B": {
+        "n_experts": 128, "experts_per_token": 8, "experts_share": True, "d_mlp": 768, "d_head": 128, "windows": (),
+    },
+    "OLMoE-1B-7B-0924": {"n_experts": 64, "experts_per_token": 8, "experts_share": False, "qk_norm": "whole"},
+    "Olmo-3-1025-7B": {
+        "windows": (4096, 4096, 4096, None) * 8, "rope_local": Rope(5e5), "norm_order": "output",
+        "rope": Rope(5e5, 1.0, RopeScaling("yarn", 8.0, 8192, attention_factor=1.2079441541679836)),
+    },
+    "ModernBERT-base": {
+        "windows": ((None, 65, 65) * 8)[:22], "rope": Rope(1.6e5), "rope_local": Rope(1e4), "mask": "bidirectional",
+        "first_norm": False, "norm_bias": False, "gated": True, "embedding_norm": True,
+    },
+    "glm-4-9b-chat-hf": {"rope": Rope(1e4, 0.5, None, True), "qkv_bias": True, "out_bias": False, "norm_order": "pre"},
+    "GLM-4-9B-0414": {"rope": Rope(1e4, 0.5, None, True), "qkv_bias": False, "norm_order": "sandwich"},
+    "granite-3.1-2b-instruct": {"scale": 1 / 64, "embedding_scale": 12, "residual_scale": 0.22, "rope": Rope(5e6)},
+    "granite-3.0-1b-a400m-base": {"n_experts": 32, "experts_per_token": 8, "experts_share": True, "d_mlp": 512},
+    "c4ai-command-r-v01": {
+        "rope": Rope(8e6, interleaved=True), "parallel": True, "shared_norm": True, "norm_bias": False, "windows": (),
+    },
+    "c4ai-command-r7b-12-2024": {
+        "windows": (4096, 4096, 4096, None) * 8, "rope_layers": (True, True, True, False) * 8,
+        "rope": Rope(5e4, interleaved=True),
+    },
+    "sentence-t5-base": {"relative_bias": RelativeBias(), "scale": 1.0, "gated": False, "mask": "bidirectional"},
     "SmolLM3-3B": {"rope_layers": (True, True, True, False) * 9, "windows": (), "rope": Rope(5000000.0)},
 }  # fmt: skip
 
@@ -69,8 +93,9 @@ def test_every_family_has_a_published_config() -> None:
 
 
 def test_published_sizes_add_up_to_the_published_number_of_parameters() -> None:
-    """46.7 and 20.9 billion, the last layer's norm and the output's words apart."""
-    for name, billions in {"Mixtral-8x7B-v0.1": 46.7, "gpt-oss-20b-BF16": 20.9, "Llama-3.1-8B": 8.03}.items():
+    """In billions, the last layer's norm and the output's words apart."""
+    published = {"Mixtral-8x7B-v0.1": 46.7, "gpt-oss-20b-BF16": 20.9, "Llama-3.1-8B": 8.03, "Qwen3-30B-A3B": 30.5}
+    for name, billions in {**published, "OLMoE-1B-7B-0924": 6.92, "granite-3.0-1b-a400m-base": 1.38}.items():
         c = _read(name)
         whole = embedding_parameters(c) + c.n_layers * layer_parameters(c) + c.vocab_size * c.d_model
         assert whole / 1e9 == pytest.approx(billions, abs=0.05)

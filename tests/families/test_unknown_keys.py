@@ -99,7 +99,7 @@ def test_whatever_sounds_like_attention_is_refused() -> None:
         ("llama", {"is_causal": False}, "transformers' code has a key of this name; engine='transformers'"),
         ("llama", {"my_alibi": True}, "did you mean 'alibi'?; ignore_key=NAME ignores a key"),
         ("llama", {"alibi_of_my_own": True}, "its name contains 'alibi'; ignore_key=NAME ignores a key"),
-        ("llama", {"residual_multiplier": 0.2}, "other architectures of transformers have a key of this name"),
+        ("llama", {"q_lora_rank": 2}, "other architectures of transformers have a key of this name"),
         ("llama", {"some_attention_dropout": True}, "its name contains 'atten'"),
         ("llama", {"global_token_id": 3}, "its name contains 'global'"),
         (

@@ -81,6 +81,12 @@ _SLIDING = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers"
 _OSS = {"head_dim": 12, "sliding_window": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
         **_rope("yarn", factor=4.0, original_max_position_embeddings=12, truncate=False)}  # fmt: skip
 
+_MOE = {"num_experts": 4, "num_experts_per_tok": 2}
+_GRANITE = {"attention_multiplier": 0.4, "embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0}
+_MODERN = {"local_attention": 6, "global_attn_every_n_layers": 2}
+_T5 = {"vocab_size": VOCAB, "d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 3, "num_heads": 4,
+       "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}  # fmt: skip
+
 _MPT = {"vocab_size": VOCAB, "d_model": 24, "n_layers": 3, "n_heads": 4, "max_seq_len": POSITIONS}
 _FALCON = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
            "max_position_embeddings": POSITIONS, "ffn_hidden_size": 40, "bos_token_id": 1,
@@ -170,4 +176,36 @@ TABLE = (
           pos_att_type=["c2p", "p2c"], max_relative_positions=7, hidden_act="relu"),
     _bert("deberta_v2 one part, other width", hf.DebertaV2Model, **{**_DEBERTA, "pos_att_type": "p2c"}),
     Row("gpt_neo", hf.GPTNeoForCausalLM, _NEO),
+    _gqa("qwen3_moe", hf.Qwen3MoeForCausalLM, head_dim=12, moe_intermediate_size=20, norm_topk_prob=True, **_MOE),
+    _gqa("qwen3_moe shares of all experts, windows", hf.Qwen3MoeModel, head_dim=8, moe_intermediate_size=20,
+         attention_bias=True, use_sliding_window=True, sliding_window=4, **_MOE),
+    _gqa("olmoe", hf.OlmoeForCausalLM, **_MOE),
+    _gqa("olmoe shares of the chosen, three of four", hf.OlmoeModel, num_experts=4, num_experts_per_tok=3,
+         norm_topk_prob=True, attention_bias=True),
+    _gqa("olmo3", hf.Olmo3ForCausalLM, sliding_window=4,
+         layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    _gqa("olmo3 full layers stretched", hf.Olmo3Model, sliding_window=3, attention_bias=True, rope_parameters={
+         "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 900.0,
+                            "original_max_position_embeddings": 12},
+         "sliding_attention": {"rope_type": "default", "rope_theta": 70.0}},
+         layer_types=["sliding_attention", "full_attention", "full_attention"]),
+    _bert("modernbert", hf.ModernBertForMaskedLM, **_MODERN),
+    _bert("modernbert biases, layer types", hf.ModernBertModel, norm_bias=True, attention_bias=True, mlp_bias=True,
+          hidden_activation="relu", local_attention=4, norm_eps=1e-3,
+          layer_types=["sliding_attention", "full_attention", "full_attention"]),
+    _gqa("glm", hf.GlmForCausalLM, head_dim=8),
+    _gqa("glm all rotated", hf.GlmModel, head_dim=12, attention_bias=False,
+         rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0, "partial_rotary_factor": 1.0}),
+    _gqa("glm4", hf.Glm4ForCausalLM, head_dim=8),
+    _gqa("granite", hf.GraniteForCausalLM, **_GRANITE),
+    _gqa("granite biases", hf.GraniteModel, attention_bias=True, mlp_bias=True, **{**_GRANITE,
+         "residual_multiplier": 1.5, "attention_multiplier": 0.1}),
+    _gqa("granitemoe", hf.GraniteMoeForCausalLM, num_local_experts=4, **_GRANITE),
+    _gqa("cohere", hf.CohereForCausalLM, logit_scale=0.25),
+    _gqa("cohere biases, untied", hf.CohereForCausalLM, attention_bias=True, tie_word_embeddings=False,
+         num_key_value_heads=4, **_rope("linear", factor=3.0)),
+    _gqa("cohere2", hf.Cohere2ForCausalLM, sliding_window=4,
+         layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    Row("t5", hf.T5EncoderModel, _T5),
+    Row("t5 gated", hf.T5EncoderModel, {**_T5, "feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-3}),
 )  # fmt: skip

@@ -26,7 +26,9 @@ def _classes(model_type: str) -> list[type[hf.PreTrainedModel]]:
     module = import_module(_ROWS[model_type].model.__module__)
     found = [getattr(module, name) for name in module.__all__ if not name.endswith("PreTrainedModel")]
     models = [c for c in found if isinstance(c, type) and issubclass(c, hf.PreTrainedModel)]
-    return [c for c in models if c.config_class is not None and c.config_class.model_type == model_type]
+    family = FAMILIES[model_type]
+    models = [c for c in models if c.config_class is not None and c.config_class.model_type == model_type]
+    return [c for c in models if family.describes({"architectures": [c.__name__]})]
 
 
 @pytest.mark.parametrize("model", [c for name in FAMILIES for c in _classes(name)], ids=lambda c: c.__name__)
@@ -117,8 +119,12 @@ def _older(raw: dict[str, Any]) -> dict[str, Any]:
     older = {name: value for name, value in raw.items() if name != "rope_parameters"}
     table = dict(raw["rope_parameters"])
     if "full_attention" in table:
-        older["rope_local_base_freq"] = table["sliding_attention"]["rope_theta"]
+        local = table["sliding_attention"]["rope_theta"]
         table = dict(table["full_attention"])
+        if raw["model_type"] == "modernbert":
+            return older | {"global_rope_theta": table["rope_theta"], "local_rope_theta": local}
+        if raw["model_type"].startswith("gemma3"):
+            older["rope_local_base_freq"] = local
     neox = raw["model_type"] == "gpt_neox"
     older["rotary_emb_base" if neox else "rope_theta"] = table.pop("rope_theta")
     if neox:
@@ -126,7 +132,8 @@ def _older(raw: dict[str, Any]) -> dict[str, Any]:
     if "partial_rotary_factor" in table:
         older["partial_rotary_factor"] = table.pop("partial_rotary_factor")
     kind = table.pop("rope_type")
-    name = "rope_type" if raw["model_type"].startswith("gemma3") else "type"  # gemma3 has never read the older name
+    typed = raw["model_type"].startswith(("gemma3", "olmo3"))  # which have never read the older name
+    name = "rope_type" if typed else "type"
     older["rope_scaling"] = None if kind == "default" else {name: kind, **table}
     return older
 

@@ -65,7 +65,7 @@ def _theirs(model: hf.PreTrainedModel) -> list[Tensor]:
 
 
 def test_every_family_has_a_row_with_a_head() -> None:
-    assert {row.model.config_class.model_type for row in WITH_HEAD} == set(FAMILIES)
+    assert {row.model.config_class.model_type for row in WITH_HEAD} == set(FAMILIES) - {"t5"}
 
 
 @pytest.mark.parametrize("row", WITH_HEAD, ids=lambda row: row.name)

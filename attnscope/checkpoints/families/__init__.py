@@ -11,39 +11,57 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families import config_reader
 from attnscope.checkpoints.families.bert import BERT
 from attnscope.checkpoints.families.bloom import BLOOM
+from attnscope.checkpoints.families.cohere import COHERE, COHERE2
 from attnscope.checkpoints.families.deberta_v2 import DEBERTA_V2
 from attnscope.checkpoints.families.distilbert import DISTILBERT
 from attnscope.checkpoints.families.falcon import FALCON
 from attnscope.checkpoints.families.gemma2 import GEMMA2
 from attnscope.checkpoints.families.gemma3 import GEMMA3
+from attnscope.checkpoints.families.glm4 import GLM, GLM4
 from attnscope.checkpoints.families.gpt2 import GPT2
 from attnscope.checkpoints.families.gpt_neo import GPT_NEO
 from attnscope.checkpoints.families.gpt_neox import GPT_NEOX
 from attnscope.checkpoints.families.gpt_oss import GPT_OSS
+from attnscope.checkpoints.families.granite import GRANITE, GRANITE_MOE
 from attnscope.checkpoints.families.inference import fitting_families
 from attnscope.checkpoints.families.llama import LLAMA
 from attnscope.checkpoints.families.lm_head import find_head
 from attnscope.checkpoints.families.mistral import MISTRAL
 from attnscope.checkpoints.families.mixtral import MIXTRAL
+from attnscope.checkpoints.families.modernbert import MODERNBERT
 from attnscope.checkpoints.families.mpnet import MPNET
 from attnscope.checkpoints.families.mpt import MPT
 from attnscope.checkpoints.families.names import NATIVE_LAYOUT, check_counts
 from attnscope.checkpoints.families.olmo2 import OLMO2
+from attnscope.checkpoints.families.olmo3 import OLMO3
+from attnscope.checkpoints.families.olmoe import OLMOE
 from attnscope.checkpoints.families.phi3 import PHI3
 from attnscope.checkpoints.families.qwen2 import QWEN2
 from attnscope.checkpoints.families.qwen3 import QWEN3
+from attnscope.checkpoints.families.qwen3_moe import QWEN3_MOE
 from attnscope.checkpoints.families.reader import format_json
 from attnscope.checkpoints.families.roberta import ROBERTA
 from attnscope.checkpoints.families.smollm3 import SMOLLM3
 from attnscope.checkpoints.families.spec import Family
+from attnscope.checkpoints.families.t5 import T5
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.checkpoints.families.trust import check_trust
 
-__all__ = ["ALL", "FAMILIES", "NATIVE_LAYOUT", "check_counts", "family_for", "open_config", "read_config"]
+__all__ = [
+    "ALL",
+    "FAMILIES",
+    "NATIVE_LAYOUT",
+    "check_counts",
+    "family_for",
+    "native_family",
+    "open_config",
+    "read_config",
+]
 
 ALL: tuple[Family, ...] = (
     *(BERT, ROBERTA, DISTILBERT, GPT2, GPT_NEOX, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, OLMO2),
     *(SMOLLM3, GPT_OSS, MPNET, BLOOM, MPT, FALCON, GPT_NEO, DEBERTA_V2),
+    *(QWEN3_MOE, OLMOE, OLMO3, MODERNBERT, GLM, GLM4, GRANITE, GRANITE_MOE, COHERE, COHERE2, T5),
 )
 FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
 
@@ -99,6 +117,12 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
         hint += ", ".join(FAMILIES)
         raise AttnscopeError(f"model_type is {format_json(model_type)}", where=where, hint=hint)
     return FAMILIES[model_type]
+
+
+def native_family(raw: Mapping[str, Any]) -> Family | None:
+    """Return the family of a config.json by its `model_type` alone; None if transformers has to run the model."""
+    family = FAMILIES.get(str(raw.get("model_type")))
+    return family if family is not None and family.describes(raw) else None
 
 
 def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConfig:

@@ -137,8 +137,11 @@ def _check_values(family: Family, reader: ConfigReader) -> None:
         value = reader.raw.get(name)
         if isinstance(value, dict | list) or value not in choices:
             raise reader.wrong(name, value, "one of " + ", ".join(sorted(filter(None, choices))))
-    for name, wanted in {**COMMON_REQUIRES, **family.requires}.items():
+    required = {name: wanted for name, wanted in COMMON_REQUIRES.items() if name not in family.inert}
+    for name, wanted in {**required, **family.requires, **family.only}.items():
         value = reader.raw.get(name)
         if value is not None and (value != wanted or isinstance(value, bool) != isinstance(wanted, bool)):
             expected = f"{format_json(wanted)}, the one value that family '{family.name}' supports here"
+            if name in family.only:
+                expected += "; transformers runs others: pip install 'attnscope[transformers]'"
             raise reader.wrong(name, value, expected)

@@ -36,11 +36,12 @@ def find_head(
     modules = [name for name in family.head.modules if name not in ("head", "head.decoder")]
     needed_names = [f"{name}.weight" for name in modules] + ["head.bias"] * ("head" in family.head.modules)
     norm = "head.norm" in modules
-    own = tensors.holds("head.decoder.weight")
+    decodes = "head.decoder" in family.head.modules  # T5's encoder has a final norm alone
+    own = decodes and tensors.holds("head.decoder.weight")
     classes = raw.get("architectures")
     classes = classes if isinstance(classes, list) else []
     language = not classes or any(_LANGUAGE.fullmatch(str(name)) for name in classes)
-    if not all(map(tensors.holds, needed_names)) or not (own or (tied and language)):
+    if not all(map(tensors.holds, needed_names)) or not (own or (decodes and tied and language)):
         if norm and tensors.holds("head.norm.weight"):
             return OutputHead(predicts=False)
         return None

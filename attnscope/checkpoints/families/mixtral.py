@@ -4,12 +4,28 @@ from dataclasses import replace
 
 from attnscope.checkpoints.families.mistral import MISTRAL
 from attnscope.checkpoints.families.rope import rope
-from attnscope.checkpoints.families.spec import Stacked, key
+from attnscope.checkpoints.families.spec import Entry, Stacked, key
 
-# as published, and as transformers 5 names them itself
-_OLD = "layers.{l}.block_sparse_moe"
-_NEW = "layers.{l}.mlp"
-_HALVES = ("gate", "up")
+_STACKED = "layers.{l}.mlp"  # where transformers 5 has the experts, all in one tensor
+HALVES = ("gate", "up")
+
+
+def expert_modules(block: str, gate: str, up: str, down: str) -> dict[str, Entry]:
+    """Return the modules of a router and of experts, which have tensors of their own in `block`, or are stacked."""
+    expert = f"{block}.experts.{{x}}"
+    return {
+        "blocks.{l}.mlp.router": (f"{block}.gate", f"{_STACKED}.gate"),
+        "blocks.{l}.mlp.experts.{x}.gate": (
+            f"{expert}.{gate}",
+            Stacked(f"{_STACKED}.experts.gate_up_proj", "gate", HALVES),
+        ),
+        "blocks.{l}.mlp.experts.{x}.up": (
+            f"{expert}.{up}",
+            Stacked(f"{_STACKED}.experts.gate_up_proj", "up", HALVES),
+        ),
+        "blocks.{l}.mlp.experts.{x}.down": (f"{expert}.{down}", Stacked(f"{_STACKED}.experts.down_proj")),
+    }
+
 
 MIXTRAL = replace(
     MISTRAL,
@@ -24,16 +40,7 @@ MIXTRAL = replace(
     },
     modules={
         **{name: entry for name, entry in MISTRAL.modules.items() if ".mlp." not in name},
-        "blocks.{l}.mlp.router": (f"{_OLD}.gate", f"{_NEW}.gate"),
-        "blocks.{l}.mlp.experts.{x}.gate": (
-            f"{_OLD}.experts.{{x}}.w1",
-            Stacked(f"{_NEW}.experts.gate_up_proj", "gate", _HALVES),
-        ),
-        "blocks.{l}.mlp.experts.{x}.up": (
-            f"{_OLD}.experts.{{x}}.w3",
-            Stacked(f"{_NEW}.experts.gate_up_proj", "up", _HALVES),
-        ),
-        "blocks.{l}.mlp.experts.{x}.down": (f"{_OLD}.experts.{{x}}.w2", Stacked(f"{_NEW}.experts.down_proj")),
+        **expert_modules("layers.{l}.block_sparse_moe", "w1", "w3", "w2"),
     },
     inert=frozenset("attention_dropout output_router_logits router_aux_loss_coef router_jitter_noise".split()),
 )

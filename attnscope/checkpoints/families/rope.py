@@ -32,6 +32,7 @@ def rope(
     base: float = 10000.0,
     unread: tuple[str, ...] = (),
     longrope: str | None = None,
+    interleaved: bool = False,
 ) -> Computed:
     """Read `rope_parameters`, or the older top-level keys with `rope_scaling`.
 
@@ -43,6 +44,7 @@ def rope(
             must agree with the other keys.
         longrope: Name of the top-level key with the length that LongRoPE was trained on; without, there is no LongRoPE.
             If there is, transformers takes `su` and `yarn` for it, too.
+        interleaved: The numbers of a rotated pair are neighbours.
     """
 
     def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
@@ -70,10 +72,32 @@ def rope(
             scaling = _longrope(reader, parameters, done, longrope)
         else:
             scaling = _scaling(reader, parameters, rope_type, done)
-        return Rope(theta=float(turns), fraction=float(share), scaling=scaling)
+        return Rope(float(turns), float(share), scaling, interleaved)
 
     names = [name for name in (fraction, longrope) if name is not None]
     return Computed(read, (*_TABLES, theta, *names, *unread))
+
+
+def typed_rope(layer_type: str, base: float, *older: tuple[str, str]) -> Computed:
+    """Read the rotary parameters of layers of one kind: a separate table, or older top-level keys that `rope` knows."""
+
+    def read(reader: ConfigReader, done: Mapping[str, Any]) -> Rope:
+        tables = reader.get("rope_parameters", default=None)
+        raw = {name: reader.raw.get(key) for key, name in older}
+        if tables is not None:
+            if not isinstance(tables, dict) or set(tables) != {"full_attention", "sliding_attention"}:
+                expected = "a table for full_attention and one for sliding_attention"
+                raise reader.wrong("rope_parameters", tables, expected)
+            raw["rope_parameters"] = tables[layer_type]
+        scaling = raw.get("rope_scaling")
+        if isinstance(scaling, dict) and "type" in scaling and "rope_type" not in scaling:
+            raise reader.wrong("rope_scaling", scaling, "rope_type: transformers reads no type in this family")
+        rotary: Rope = rope(base=base).rule(ConfigReader(raw, reader.where), done)
+        if rotary.scaling is not None and not rotary.scaling.truncate:
+            raise reader.wrong("truncate", False, "true: transformers reads no other value in this family")
+        return rotary
+
+    return Computed(read, ("rope_parameters", *(key for key, _ in older)))
 
 
 def _table_or_top_level(

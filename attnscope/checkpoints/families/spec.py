@@ -143,6 +143,8 @@ class Family:
     prefixes: tuple[str, ...] = ("",)  # of every tensor's name; the first under which the token embedding is found
     transposed: frozenset[str] = frozenset()  # native modules (last part of the name) stored as (in, out)
     requires: Mapping[str, Any] = field(default_factory=dict)  # keys that hold one value, if they exist
+    # the same, but transformers runs a model in which they hold another value, if it is installed
+    only: Mapping[str, Any] = field(default_factory=dict)
     inert: frozenset[str] = frozenset()
     leftover: tuple[str, ...] = ()  # regular expressions for tensors that attention does not need, without prefix
     head: Head | None = None  # the output head; None if the family's models have none
@@ -152,4 +154,8 @@ class Family:
     def reads(self) -> set[str]:
         """Keys of config.json that attention or the output head depends on."""
         entries = [*self.config.values(), *(self.head.config.values() if self.head else ())]
-        return {name for entry in entries for name in getattr(entry, "names", ())} | {*self.requires}
+        return {name for entry in entries for name in getattr(entry, "names", ())} | {*self.requires, *self.only}
+
+    def describes(self, raw: Mapping[str, Any]) -> bool:
+        """Tell whether a config.json is one of those for which this family is."""
+        return all(raw.get(name) in (None, value) for name, value in self.only.items())

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
-from attnscope.checkpoints.families import FAMILIES
+from attnscope.checkpoints.families import native_family
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
@@ -342,7 +342,7 @@ class TransformersEngine:
 
     def modules_of(self, layer: int) -> LayerModules | None:
         """Return the modules in architectures that the native engine knows."""
-        is_known = self.loaded.model.config.model_type in FAMILIES
+        is_known = native_family(self.loaded.model.config.to_dict()) is not None
         return layer_modules(self.loaded, layer) if is_known else None
 
     def holding(self, layer: int) -> AbstractContextManager[None]:

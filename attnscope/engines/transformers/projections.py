@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.checkpoints.families import FAMILIES, open_config
+from attnscope.checkpoints.families import FAMILIES, native_family, open_config
 from attnscope.checkpoints.families.names import Names, find_prefix
 from attnscope.engines.transformers.loading import TransformersModel
-from attnscope.model.checkpoint import ParameterSlice, parameter_slice
+from attnscope.model.checkpoint import ParameterSlice, parameter_slice, shapes_of
 from attnscope.model.head_capture import LayerModules
 from attnscope.model.stack import Stack
 
@@ -35,7 +35,7 @@ class FoundParameter:
 
 def names_of(model: Any) -> Names:
     """Return the names that a model has for our parameters."""
-    family = FAMILIES.get(model.config.model_type)
+    family = native_family(model.config.to_dict())
     if family is None:
         message = f"which weights compute attention in '{model.config.model_type}' is not known"
         raise AttnscopeError(message, where="model", hint=f"known: {', '.join(FAMILIES)}")
@@ -105,12 +105,12 @@ def layer_modules(loaded: TransformersModel, layer: int) -> LayerModules:
     config = open_config(json.loads(model.config.to_json_string()), "model.config").config
     with torch.device("meta"):
         stack = Stack(config, layer + 1)
-    shapes = {name: tuple(parameter.shape) for name, parameter in stack.named_parameters()}
+    shapes = shapes_of(stack)
     attention = f"blocks.{layer}.attention."
     projections = {name: f"{attention}{name}.weight" for name in ("q", "k")}
     parameters: dict[str, FoundParameter] = {}
     try:
-        for name in shapes:
+        for name, _ in stack.named_parameters():
             if name.startswith(("embed.", f"blocks.{layer}.norm_attention.", f"{attention}q", f"{attention}k")):
                 find = find_projection if name in projections.values() else find_parameter
                 parameters[name] = find(model, names, shapes, name, config.n_heads)

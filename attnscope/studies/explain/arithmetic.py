@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from attnscope.base.model_config import ModelConfig
+from attnscope.base.model_config import ModelConfig, rotated_pairs
 from attnscope.findings.explain import ArithmeticCheck, Part, Step
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -46,23 +46,21 @@ def project(x: Numbers, weight: Numbers, bias: Numbers | None) -> tuple[Numbers,
     return (products + bias, sizes + np.abs(bias))
 
 
-def rotate(x: Numbers, cos: Numbers, sin: Numbers) -> Numbers:
+def rotate(x: Numbers, cos: Numbers, sin: Numbers, *, interleaved: bool = False) -> Numbers:
     """Rotate the first R dimensions of queries or keys, (…, E), by their positions (Su et al., 2021).
 
-    The layout is half-split; cosines and sines are (…, R).
+    Cosines and sines are (…, R).
     """
-    half = cos.shape[-1] // 2
-    first_half = x[..., :half]
-    second_half = x[..., half : 2 * half]
-    unrotated = x[..., 2 * half :]
-    rotated = (
-        first_half * cos[..., :half] - second_half * sin[..., :half],
-        second_half * cos[..., half:] + first_half * sin[..., half:],
-    )
-    return np.concatenate((*rotated, unrotated), axis=-1)
+    first, second = rotated_pairs(cos.shape[-1], interleaved=interleaved)
+    rotated = np.array(x)
+    rotated[..., first] = x[..., first] * cos[..., first] - x[..., second] * sin[..., first]
+    rotated[..., second] = x[..., second] * cos[..., second] + x[..., first] * sin[..., second]
+    return rotated
 
 
-def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers]) -> list[Part]:
+def parts(
+    q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers, Numbers], *, interleaved: bool = False
+) -> list[Part]:
     """Split q·k into one product per dimension, or per rotated pair of dimensions, by falling magnitude.
 
     `lengths` are the wavelengths of the rotated pairs, (R / 2,), `before` are query and key before the rotation.
@@ -70,8 +68,9 @@ def parts(q: Numbers, k: Numbers, lengths: Numbers | None, before: tuple[Numbers
     half = 0 if lengths is None else len(lengths)
     plain = before[0] * before[1]
     terms = []
+    first, second = (range(2 * half)[side] for side in rotated_pairs(2 * half, interleaved=interleaved))
     for i in range(half):
-        dims = [i, i + half]
+        dims = [first[i], second[i]]
         product = float((q[dims] * k[dims]).sum())
         unturned = float(plain[dims].sum())
         length = None if lengths is None else float(lengths[i])

@@ -154,7 +154,9 @@ def _cells(
     for key, why in reason_by_key.items():
         steps = _steps(captured, "k", key)
         unturned = query.get("normed", query["projected"]), steps.get("normed", steps["projected"])
-        parts = arithmetic.parts(captured["q_used"], steps["used"], origin.lengths, unturned)
+        parts = arithmetic.parts(
+            captured["q_used"], steps["used"], origin.lengths, unturned, interleaved=origin.interleaved
+        )
         total = float(sum(part.product for part in parts))
         chained = origin.steps("k", key, steps)
         cells.append(ExplainedCell(key, why, bool(allowed[key]), float(captured["scores"][key]), chained, parts, total))

@@ -45,6 +45,7 @@ class ModelOrigin:
         rotary = head_capture.rotary_numbers(*at)
         self._factor = 1.0 if rotary is None else rotary.factor
         self.lengths = None if rotary is None else rotary.wavelengths  # tokens per turn of each rotated pair
+        self.interleaved = stack.config.rope.interleaved
 
     def inputs(self) -> list[Vector]:
         """Return the inputs of the layer, in order; queries are computed from the last."""
@@ -55,7 +56,7 @@ class ModelOrigin:
         else:
             origins = ["the embedding", *(f"after layer {layer}" for layer in range(len(stream) - 1))]
             vectors = [vector("residual", origin, values) for origin, values in zip(origins, stream, strict=True)]
-        if c.norm_order in ("pre", "sandwich") and c.norm != "none":
+        if c.norms_input(self._capture.layer):
             vectors.append(vector("normed", norm_made(c, vectors[-1].name, stream[-1]), self._captured["x"]))
         return vectors
 
@@ -127,7 +128,7 @@ class ModelOrigin:
             formula = "the sum, normed = the embedding"
             held = captured["stream"][0]
             checks.append(check("embedding norm", formula, again, held, again, self._dtype))
-        if c.norm_order not in ("post", "output"):
+        if c.norms_input(layer):
             again = arithmetic.norm(c, captured["stream"][-1], *head_capture.norm_parameters(self._stack, layer))
             sizes = np.abs(again) + 1
             checks.append(check("norm", "the residual, normed = x", again, captured["x"], sizes, self._dtype))
@@ -160,8 +161,8 @@ class ModelOrigin:
         places = max(n, len(self._text_plan.tokens))
         rotary = head_capture.rotary_numbers(self._stack, self._capture.layer, places)
         if rotary is not None:
-            q = arithmetic.rotate(q, rotary.cos[query], rotary.sin[query])
-            k = arithmetic.rotate(k, rotary.cos[:n], rotary.sin[:n])
+            q = arithmetic.rotate(q, rotary.cos[query], rotary.sin[query], interleaved=self.interleaved)
+            k = arithmetic.rotate(k, rotary.cos[:n], rotary.sin[:n], interleaved=self.interleaved)
             formula = "q and k, rotated = q and k in q·k"
         held = np.vstack((captured["q_used"], captured["k_used"]))
         return check("position", formula, np.vstack((q, k)), held, 2 * np.abs(held), self._dtype)
@@ -173,13 +174,16 @@ def norm_made(config: ModelConfig, name: str, x: Numbers) -> str:
     if config.norm == "layernorm":
         deviation = float(np.sqrt(x.var() + config.norm_eps))
         mean = f"{'−' if x.mean() < 0 else ''}{abs(x.mean()):.4g}"
-        return f"({name} − mean) / deviation {deviation:.4g} × weight + bias; mean {mean}"
+        bias = " + bias" if config.norm_bias else ""
+        return f"({name} − mean) / deviation {deviation:.4g} × weight{bias}; mean {mean}"
     root = float(np.sqrt((x**2).mean() + config.norm_eps))
     return f"{name} / its root mean square {root:.4g} × {weight}"
 
 
 class GivenOrigin:
     """Queries and keys of which nothing before is known, and the rotation applied to them; `origin` says whence."""
+
+    interleaved = False  # pairs were put half a width apart
 
     def __init__(self, capture: RowCapture, origin: str) -> None:
         self._capture = capture

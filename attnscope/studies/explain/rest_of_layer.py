@@ -32,9 +32,11 @@ def rest_of_layer(stack: Stack, capture: HeadCapture, dtype: str) -> tuple[list[
     if "attention_normed" in captured:
         vectors.append(vector("normed", norm_made(c, "attention", added), captured["attention_normed"]))
         added = captured["attention_normed"]
-    middle = entered + added if c.residual else added
+    factor = 1.0 if c.residual_scale is None else c.residual_scale
+    times = "" if c.residual_scale is None else f"{factor:g} · "
+    middle = entered + added * factor if c.residual else added * factor
     if c.residual:
-        vectors.append(vector(_RESIDUAL, f"{_INPUT} + {vectors[-1].name}", middle))
+        vectors.append(vector(_RESIDUAL, f"{_INPUT} + {times}{vectors[-1].name}", middle))
     if not c.d_mlp:
         return vectors, [check("layer output", f"{_RESIDUAL} = the layer's output", middle, captured["layer_output"],
                                abs(middle), dtype)]  # fmt: skip
@@ -49,8 +51,8 @@ def rest_of_layer(stack: Stack, capture: HeadCapture, dtype: str) -> tuple[list[
         vectors.append(vector("normed", norm_made(c, "MLP", added), captured["mlp_normed"]))
         added = captured["mlp_normed"]
     base = captured["mlp_input"] if post else middle
-    total = base + added if c.residual else added
-    made = f"{'normed' if post else _RESIDUAL} + {vectors[-1].name}" if c.residual else vectors[-1].name
+    total = base + added * factor if c.residual else added * factor
+    made = f"{'normed' if post else _RESIDUAL} + {times}{vectors[-1].name}" if c.residual else vectors[-1].name
     if post:
         vectors.append(vector("sum", made, total))
         made = norm_made(c, "sum", total)

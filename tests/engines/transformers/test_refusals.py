@@ -102,7 +102,7 @@ def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
 
 def test_a_family_of_neither_says_how_to_see_it(folders):
     told = "; pip install 'attnscope[transformers]', which has nearly every architecture; supported without it: bert, "
-    assert told in refused(folders("t5"), engine="native")
+    assert told in refused(folders("bart"), engine="native")
 
 
 def test_without_the_package(folders, monkeypatch):

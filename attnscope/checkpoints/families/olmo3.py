@@ -1,0 +1,21 @@
+"""OLMo 3 (Ai2, 2025): OLMo 2 in which three of four layers have a window."""
+
+from dataclasses import replace
+
+from attnscope.checkpoints.families.olmo2 import OLMO2
+from attnscope.checkpoints.families.rope import typed_rope
+from attnscope.checkpoints.families.windows import by_layer
+
+_THETA = ("rope_theta", "rope_theta")
+
+OLMO3 = replace(
+    OLMO2,
+    name="olmo3",
+    model_types=("olmo3",),
+    config={
+        **OLMO2.config,
+        "windows": by_layer(lambda _, layer: (layer + 1) % 4 != 0),
+        "rope": typed_rope("full_attention", 5e5, _THETA, ("rope_scaling", "rope_scaling")),
+        "rope_local": typed_rope("sliding_attention", 5e5, _THETA),
+    },
+)
