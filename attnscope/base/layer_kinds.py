@@ -32,13 +32,14 @@ LAYER_KINDS = {
         LayerKind("mamba", "M", classes=r"\w*Mamba2?(Mixer|Layer)|BambaMixer|FalconH1Mixer"),
         LayerKind("lightning", "L", classes=r"\w+LightningAttention"),
         LayerKind("rwkv", "V", classes=r"RwkvSelfAttention"),
+        LayerKind("mlstm", "X", classes=r"xLSTMLayer"),
         LayerKind("convolution", "C", classes=r"\w+ShortConv"),
         LayerKind("recurrent", "R", classes=r"\w+RecurrentBlock"),
         LayerKind("mlp", "–", mixes=False, classes=r"\w+(MLP|Mlp|MoE|MOE|SparseMoeBlock)"),
         LayerKind("other", "?"),
     )
 }
-BY_CHANNEL = ("mamba-1", "rwkv")  # kinds of matrices, of which every channel has another
+BY_CHANNEL = ("mamba-1", "rwkv", "rg-lru")  # kinds of matrices, of which every channel has another
 LayerPaths = tuple[str, ...]  # the kinds of a layer's paths
 
 

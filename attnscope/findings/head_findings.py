@@ -143,6 +143,9 @@ class HeadScores(ModelFindings, frozen=True):
         texts: The texts, with the rows and keys.
         notes: Remarks for the reader, such as what was left out, and why.
         contrast: The two numbers whose difference `values` are; null for one set of keys.
+        shares: Number of heads of every layer without softmax that is shown: its numbers are of shares of |M|; see
+            HeadRoles.
+        channels: See HeadRoles.
         schema: Name and version of this format.
     """
 
@@ -152,6 +155,8 @@ class HeadScores(ModelFindings, frozen=True):
     texts: list[MeasuredText]
     notes: list[str] = []
     contrast: KeyContrast | None = None
+    shares: dict[int, int] = {}
+    channels: dict[int, int] = {}
     schema: str = MEASURED_SCHEMA
 
     def by_name(self) -> dict[str, Matrix]:

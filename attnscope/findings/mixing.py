@@ -24,6 +24,23 @@ class RankedHead(msgspec.Struct, frozen=True):
     share: float
 
 
+class ReadKey(msgspec.Struct, frozen=True):
+    """What the explained row reads of one key, dimension by dimension.
+
+    Attributes:
+        key: Position of the key.
+        products: q ⊙ k, whose sum is q·k.
+        decayed: The same, decayed from the key to the row.
+        left: What the delta rule leaves of that; the same without a delta rule. Its sum times the key's write strength
+            is M; an xLSTM divides it as it does the row.
+    """
+
+    key: Annotated[int, along(positions="source")]
+    products: Annotated[list[float], along("dim")]
+    decayed: Annotated[list[float], along("dim")]
+    left: Annotated[list[float], along("dim")]
+
+
 class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The matrices M of layers without softmax, whose output is Σ_j M_ij v_j: signed, rows do not sum to 1.
 
@@ -54,6 +71,8 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         products: q·k of a single row. Null if a decay of each channel stands inside of the product.
         decay: Decay from every key to that row; null as above.
         key_write: How strongly every key was written; see write.
+        read_keys: The named keys of an explained row in detail, by default the one with the largest |M|; empty where
+            there are no dimensions, as in a mean of channels.
         pooled: A map that replaces the matrix of a long text. Its numbers are shares of |M|.
     """
 
@@ -78,6 +97,7 @@ class Mixing(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     products: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
     decay: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
     key_write: Annotated[UnitMatrices, along("unit", "query", "key")] | None = None
+    read_keys: list[ReadKey] = []
     pooled: Pooled | None = None
 
     def axis_lengths(self) -> dict[str, int]:

@@ -13,9 +13,9 @@ token to another,
 where the inverse is there for the delta rule only. Row i is read from the right to the left: what is left of q_i when
 it meets the state before a chunk is a vector of E numbers, so a row costs T·E, never T².
 
-A layer that keeps a state for each channel (Mamba-1) has a matrix for each: its heads are channels. One that averages
-(RWKV-4) has rows that are positive and sum to 1: M_ij is exp(k_j + the decay from j to i − 1), and exp(k_i + u) for the
-token itself, divided by their sum.
+A layer that keeps a state for each channel (Mamba-1, RG-LRU) has a matrix for each: its heads are channels. The memory
+of an xLSTM divides each row by max(|its sum|, 1). One that averages (RWKV-4) has rows that are positive and sum to 1:
+M_ij is exp(k_j + the decay from j to i − 1), and exp(k_i + u) for the token itself, divided by their sum.
 """
 
 from bisect import bisect_left
@@ -50,6 +50,7 @@ class MixingInputs:
     )
     skip: Tensor | None = None  # factor on a token's own value that is added to its output, (H,); None for none
     bonus: Tensor | None = None  # u of a layer that averages, (H,); its keys are (B, H, T, 1), and it has no queries
+    stabilizer: Tensor | None = None  # of a layer whose rows are divided, (B, H, T): see HeadMixing
     # factor on the output, behind the norm or before it, (B, H, T, Ev); None if there is none, or if it is not seen
     gate: Tensor | None = None
     gated: bool = False  # whether `output` is what the model computed times the gate
@@ -104,12 +105,13 @@ class MixingInputs:
         write = None if self.write is None else self.write[text, heads, :length].float()
         skip = None if self.skip is None else self.skip[heads].float()
         bonus = None if self.bonus is None else self.bonus[heads].float()
+        stabilizer = None if self.stabilizer is None else self.stabilizer[text, heads, :length].float()
         log_decay = self.log_decay[text, heads, :length].float()
         if self.rates is not None:
             log_decay = log_decay * self.rates[heads].float()[..., None, :]
         q = self.q[text, groups, :length].float()
         k = self.k[text, groups, :length].float()
-        return HeadMixing(q, k, log_decay, write, self.delta, skip, bonus)
+        return HeadMixing(q, k, log_decay, write, self.delta, skip, bonus, stabilizer)
 
 
 class Rows:
@@ -168,6 +170,7 @@ class HeadMixing(Rows):
     delta: bool
     skip: Tensor | float | None
     bonus: Tensor | float | None = None
+    stabilizer: Tensor | None = None  # (T,); each row is divided by max(|its sum|, 1) plus this
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -195,6 +198,26 @@ class HeadMixing(Rows):
         decay = (passed[..., row, None] - passed).to(self.k.dtype).masked_fill(later, -torch.inf).exp()
         return (self.k @ self.q[..., row, :]).masked_fill(later, 0.0), decay
 
+    def dimensions(self, row: int, key: int) -> Tensor | None:
+        """Return q ⊙ k, the same decayed from key to row, and what the delta rule leaves of it, (3, E).
+
+        The last, summed and times the write strength of the key (and divided as the row is), is M. None if there are
+        no dimensions to sum over.
+        """
+        if self.bonus is not None or self.k.shape[-1] == 1:
+            return None
+        q = self.q[row].double()
+        between = self._doubled(self.log_decay[key + 1 : row + 1])
+        decayed = q * between.sum(0).exp()
+        left = decayed
+        if self.delta and self.write is not None:
+            left = q
+            keys = self.k[key + 1 : row + 1].double()
+            writes = self.write[key + 1 : row + 1].double()
+            for k, write, log_decay in zip(keys.flip(0), writes.flip(0), between.flip(0), strict=True):
+                left = (left - write * (left @ k) * k) * log_decay.exp()
+        return torch.stack((q, decayed, left)) * self.k[key].double()
+
     def rows(self, rows: Sequence[int], chunk: int = CHUNK) -> Tensor:
         """Return rows of M, ascending, (R, T)."""
         index = torch.tensor(rows, dtype=torch.int64, device=self.k.device)
@@ -218,6 +241,8 @@ class HeadMixing(Rows):
             carried[..., later:, :] *= part.decay[..., -1:, :]
             if self.delta:
                 carried[..., first:, :] -= weights @ part.erasing
+        if self.stabilizer is not None:
+            matrix /= matrix.sum(-1, keepdim=True).abs().clamp_min(1) + self.stabilizer[..., index, None]
         if self.skip is not None:
             skip = torch.as_tensor(self.skip, dtype=matrix.dtype, device=index.device)
             matrix[..., torch.arange(len(rows), device=index.device), index] += skip[..., None]

@@ -314,9 +314,6 @@ def asks_one_number(arguments: Mapping[str, Any]) -> bool:
     from attnscope.base.layer_kinds import MIXING
 
     one_number = arguments.get("measure") not in (None, MIXING) or arguments.get("key") is not None
-    if one_number and arguments.get("measure") == MIXING:
-        hint = f"remove {arg('key')}, or {arg('measure')}"
-        raise UsageError("shows roles, not one number for every head", where=arg("measure", MIXING), hint=hint)
     if one_number and arguments.get("role") is not None:
         raise UsageError(
             f"{arg('role')} cannot be used with {arg('measure')} or {arg('key')}", hint="remove one of them"

@@ -66,6 +66,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "falcon_mamba": {**SIZES, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "expand": 2},
     "mamba2": {**SIZES, "num_hidden_layers": 2, "state_size": 8, "head_dim": 16, "num_heads": 4, "n_groups": 2,
                "expand": 2, "chunk_size": 4},
+    "xlstm": {**SIZES, "num_hidden_layers": 2, "num_heads": 4},
     "rwkv": {**SIZES, "hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 2, "context_length": 512},
     "deepseek_v32": {**SIZES, **_LATENT, **_INDEXER, "first_k_dense_replace": 1},
     "glm_moe_dsa": {**SIZES, **_LATENT, **_INDEXER, "first_k_dense_replace": 1},
@@ -83,8 +84,12 @@ def make_hybrid(model_type: str, **changes: Any) -> hf.PreTrainedModel:
 def with_long_states(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
     """Return a model whose states fade over many tokens, as those of trained ones do, not over one or two."""
     for name, parameter in model.named_parameters():
-        if name.endswith("A_log"):
+        if name.endswith(("A_log", "recurrent_param")):
             parameter.data -= 4
+        if name.endswith("fgate_preact.bias"):
+            parameter.data += 4
+        if name.endswith("igate_preact.bias"):
+            parameter.data += 4
     return model
 
 

@@ -65,6 +65,19 @@ class Layer:
         self.bound = bound
         self.half_life = -np.log(2) / log_decay.transpose(1, 2).numpy()
 
+        self.delta = "g" in bound
+
+    def vectors(self, head):
+        """Queries, keys, logarithms of decays and write strengths of one head of the first text."""
+        write = torch.tensor(self.write[0, head])
+        if not self.delta:
+            q, k = (self.bound[name][0, :, 0] for name in ("C", "B"))
+            return q, k, write[:, None] * self.bound["A"][head], write
+        q, k = (self.bound[name][0] for name in ("query", "key"))
+        group = head // (self.write.shape[1] // q.shape[1])
+        q, k = (x[:, group] / x[:, group].norm(dim=-1, keepdim=True) for x in (q, k))
+        return q / q.shape[-1] ** 0.5, k, self.bound["g"][0, :, head].reshape(len(q), -1), write
+
     def direct(self, head, query):
         """q·k times decay and write strength, of one row of the first text, in float64."""
         if "g" in self.bound:
@@ -215,6 +228,81 @@ def test_one_row_is_the_sum_of_what_is_read_and_what_the_delta_rule_takes_away(f
         _, token, *numbers = line.split()
         first, second, total = (float(n.replace("−", "-")) for n in numbers[factors_before : factors_before + 3])
         assert total == pytest.approx(first + second, abs=0.02), token
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "falcon_h1"])
+def test_heads_by_key_are_weights_or_shares_of_the_matrix(folders, model_type, capsys):
+    """Over the rows of two texts, of which the shorter is padded; in Falcon-H1 what is beside its attention."""
+    folder = folders(model_type)
+    measure = {"measure": "mixing"} if model_type == "falcon_h1" else {}
+    texts = [TEXT, SHORT]
+    found = attnscope.heads(folder, texts, query="was", key=["river", "the"], **measure).data
+    ids = [[token.id for token in text.tokens] for text in found.texts]
+    expected = reference(folder, model_type, ids)
+    assert found.shares == dict.fromkeys(expected, 4)
+    for layer, of_layer in expected.items():
+        rows = []
+        for number, text in enumerate(found.texts):
+            ((row,), keys) = text.queries, text.keys
+            matrix = np.abs(of_layer.matrix[number, :, row])
+            rows.append(matrix[:, keys].sum(1) / matrix.sum(1))
+        np.testing.assert_allclose(found.values[layer], np.mean(rows, 0), rtol=1e-3)
+    contrast = attnscope.heads(folder, texts, query="was", key="river", against="the", **measure).data
+    np.testing.assert_allclose(contrast.contrast.keys + contrast.contrast.against, found.values, rtol=1e-5)
+    if model_type == "qwen3_next":
+        attention = attnscope.inspect(texts, model=folder, layer=[1, 3], head="all", stages=["weights"]).data.texts
+        weights = [[head.stages["weights"][text.queries[0], text.keys].sum() for head in report.heads]
+                   for text, report in zip(found.texts, attention, strict=True)]  # fmt: skip
+        np.testing.assert_allclose(found.values[[1, 3]].ravel(), np.mean(weights, 0), rtol=1e-4)
+        changed = attnscope.heads(folder, TEXT, query="was", key="river", mask="window:3").data
+        assert not changed.shares
+        assert np.isnan(changed.values[[0, 2]]).all()
+    command = ["heads", TEXT, "--model", folder, "--key", "river", *(["--measure", "mixing"] if measure else [])]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    letter = "M" if measure else "G"
+    assert f"numbers in layers {letter} are of shares of |M|" in " ".join(out.split())
+    assert f"L0 {letter}" in out
+
+
+def test_what_stands_beside_attention_is_no_mlp(folders, capsys):
+    assert main(["run", TEXT, "--model", folders("falcon_h1"), "--by", "logit"]) == 0
+    out = capsys.readouterr().out
+    assert "L1 rest" in out and "MLP" not in out
+    assert main(["run", TEXT, "--model", folders("qwen3_next"), "--by", "logit"]) == 0
+    out = capsys.readouterr().out
+    assert "L0 (whole layer)" in out and "L1 MLP" in out
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "kimi_linear", "granitemoehybrid"])
+def test_explain_shows_what_every_dimension_of_a_key_gives(folders, model_type, capsys):
+    """A dimension of the key is written to an empty state, which later tokens decay and take away from."""
+    folder = folders(model_type)
+    report = attnscope.explain(TEXT, model=folder, layer=0, head=2, query="was", key=["the", "river"]).data
+    (text,) = report.texts
+    mixing = text.mixing
+    (query,) = text.queries
+    layer = reference(folder, model_type, ids_of(report))[0]
+    q, k, log_decay, write = (of.double().numpy() for of in layer.vectors(2))
+    assert [read.key for read in mixing.read_keys] == text.keys
+    for column, read in enumerate(mixing.read_keys):
+        n = k.shape[1]
+        states = {"products": np.diag(k[read.key]), "decayed": np.diag(k[read.key]), "left": np.diag(k[read.key])}
+        for t in range(read.key + 1, query + 1):
+            for name in ("decayed", "left"):
+                states[name] = states[name] * np.exp(np.broadcast_to(log_decay[t], n))[:, None]
+            if layer.delta:
+                states["left"] -= write[t] * np.outer(k[t], k[t] @ states["left"])
+        for name, state in states.items():
+            close(np.array(getattr(read, name)), q[query] @ state)
+        own = layer.skip[2] * (read.key == query) if layer.skip is not None else 0
+        total = np.sum(read.left) * write[read.key] + own
+        assert total == pytest.approx(float(mixing.matrix[0, 0, column]), rel=1e-3, abs=1e-6)
+    assert main(["explain", TEXT, "--model", folder, "--layer", "0", "--head", "2", "--query", "was"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"5 was × \d \w+ ", out)
+    assert f"{n} dimensions, the largest product first" in " ".join(out.split())
+    assert ("delta rule  " in out) == layer.delta
 
 
 def test_explain_is_the_row_of_run(folders, capsys):

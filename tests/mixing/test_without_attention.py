@@ -18,7 +18,7 @@ from attnscope.findings.head_roles import HEAD_ROLES
 from tests.helpers import hybrids
 
 TEXT = "the bank by the river was old"
-TYPES = ("mamba2", "mamba", "falcon_mamba", "rwkv", "lightning")
+TYPES = ("mamba2", "mamba", "falcon_mamba", "rwkv", "xlstm", "lightning")
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,9 @@ def test_other_commands_refuse_a_model_without_attention_in_one_sentence(folders
         ["doctor"],
         ["learn", "scores"],
         ["run", TEXT, "--measure", "rollout"],
-        ["heads", TEXT, "--key", "bank"],
+        ["heads", TEXT, "--key", "bank", "--measure", "value"],
+        ["heads", TEXT, "--key", "bank", "--mask", "window:2"],
+        ["heads", TEXT, "--measure", "entropy"],
         ["heads", "--needle", TEXT, "--lengths", "32"],
         ["batch", str(texts), "-o", str(tmp_path / "a.jsonl")],
     ]
@@ -157,6 +159,15 @@ def test_other_commands_refuse_a_model_without_attention_in_one_sentence(folders
     assert f"use some of {', '.join(shared)}" in str(error.value)
     with pytest.raises(AttnscopeError, match="a mean of signed matrices"):
         attnscope.inspect(TEXT, model=folder, head="mean")
+
+
+def test_heads_by_key_of_channels_is_the_mean_of_their_shares(folders):
+    folder = folders("mamba")
+    every = attnscope.inspect(TEXT, model=folder, layer="all", head="all").data.texts[0]
+    shares = np.abs(every.mixing.matrix) / every.mixing.size[..., None]
+    found = attnscope.heads(folder, TEXT, query="river", key="bank").data
+    assert found.channels == {0: 40, 1: 40}
+    np.testing.assert_allclose(found.values[:, 0], shares[:, 4, 1].reshape(2, 40).mean(1), rtol=1e-4)
 
 
 def test_files_hold_channels_and_gates(folders, tmp_path):

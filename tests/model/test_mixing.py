@@ -15,7 +15,7 @@ KINDS = {
     "mamba-1": (True, False, True, True),
     "lightning": (False, False, False, False),
 }
-ALL = (*KINDS, "rwkv")
+ALL = (*KINDS, "rwkv", "rg-lru", "mlstm")
 
 
 def draw_head(rng, kind, length, width=6):
@@ -24,6 +24,12 @@ def draw_head(rng, kind, length, width=6):
         k = torch.tensor(rng.normal(scale=3, size=(length, 1)))
         decay = torch.full((length, 1), -float(rng.exponential(0.3)), dtype=torch.float64)
         return HeadMixing(torch.ones_like(k), k, decay, None, False, None, float(rng.normal()))
+    if kind == "rg-lru":
+        ones = torch.ones(length, 1, dtype=torch.float64)
+        decay = -torch.tensor(rng.exponential(0.3, size=(length, 1)))
+        return HeadMixing(ones, ones, decay, torch.tensor(rng.uniform(0, 1, size=length)), False, None)
+    if kind == "mlstm":
+        return draw_mlstm(rng, length, width)
     by_channel, delta, writes, skips = KINDS[kind]
     q, k = (torch.tensor(rng.normal(size=(length, width))) for _ in range(2))
     k = k / k.norm(dim=-1, keepdim=True) if delta else k
@@ -33,10 +39,49 @@ def draw_head(rng, kind, length, width=6):
     return HeadMixing(q, k, log_decay, write, delta, float(rng.normal()) if skips else None)
 
 
+EPSILON = 1e-6  # of the memory of an xLSTM
+
+
+def draw_mlstm(rng, length, width):
+    """Gates that open and close: some rows are divided by their sum, others are not."""
+    q, k = (torch.tensor(rng.normal(size=(length, width))) for _ in range(2))
+    opens = rng.normal(scale=3, size=length)
+    log_decay = -rng.exponential(0.3, size=(length, 1))
+    largest = []
+    m = 0.0
+    for decay, gate in zip(log_decay[:, 0], opens, strict=True):
+        m = max(decay + m, gate)
+        largest.append(m)
+    stabilizer = EPSILON * torch.tensor(largest, dtype=torch.float64).exp()
+    write = torch.tensor(opens).exp()
+    return HeadMixing(q, k, torch.tensor(log_decay), write, False, None, None, stabilizer)
+
+
+def stabilized_memory(head, v):
+    """What an xLSTM gives: memory and normalizer, both divided by the exponential of the largest gate so far."""
+    memory = np.zeros((head.k.shape[1], v.shape[1]))
+    normalizer = np.zeros(head.k.shape[1])
+    m = 0.0
+    outputs = []
+    gates = head.write.log().numpy()
+    for t, (q, k, log_decay) in enumerate(
+        zip(head.q.numpy(), head.k.numpy(), head.log_decay[:, 0].numpy(), strict=True)
+    ):
+        larger = max(log_decay + m, gates[t])
+        forget, write = np.exp(log_decay + m - larger), np.exp(gates[t] - larger)
+        m = larger
+        memory = forget * memory + write * np.outer(k, v[t])
+        normalizer = forget * normalizer + write * k
+        outputs.append(q @ memory / (max(abs(q @ normalizer), np.exp(-m)) + EPSILON))
+    return np.array(outputs)
+
+
 def recurrence(head, v):
     """What the layer gives, by NumPy: decay the state, take away what it holds, write, read."""
     if head.bonus is not None:
         return averages(head, v)
+    if head.stabilizer is not None:
+        return stabilized_memory(head, v)
     state = np.zeros((head.k.shape[1], v.shape[1]))
     outputs = []
     for t, (q, k, decay) in enumerate(zip(head.q.numpy(), head.k.numpy(), head.log_decay.exp().numpy(), strict=True)):

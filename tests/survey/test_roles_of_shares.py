@@ -153,7 +153,5 @@ def test_the_screen_marks_what_is_of_shares(folders, tmp_path, capsys):
     assert np.isfinite(np.array(data["roles"][0]["values"], dtype=float)).all()
     assert main(["heads", WORDS[0], "--model", folder, "--draws", "2", "-o", str(tmp_path / "a.svg")]) == 0
     assert "L0 G" in (tmp_path / "a.svg").read_text()
-    with pytest.raises(UsageError, match="shows roles, not one number for every head"):
-        attnscope.heads(folder, WORDS[0], measure="mixing", key="bank")
     with pytest.raises(UsageError, match="no layer of this model has a matrix without softmax"):
         attnscope.heads(text=WORDS[0], measure="mixing")

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from attnscope.model.mixing import MixingInputs
 from attnscope.model.module_hooks import in_this_thread, listening
+from attnscope.model.precision import has_float64
 
 OnMixing = Callable[[MixingInputs], None]
 _LIGHTNING = re.compile(r"\w+LightningAttention")
 _GATED_NORM = re.compile(r"\w+RMSNormGated")
-_RWKV = "RwkvSelfAttention"
+_RESET = -1e4  # log of a decay that leaves nothing, finite so that differences of sums are
 _EPSILON = 1e-6  # of the L2 norm of queries and keys
 
 
@@ -112,6 +113,61 @@ def _averages(arguments: Mapping[str, Any], output: Any) -> MixingInputs:
     )
 
 
+def _gated_recurrence(module: Any, x: Tensor, position_ids: Tensor, *, output: Tensor) -> MixingInputs:
+    """Read a recurrence of channels whose gates are of the channel's own input (De et al., 2024, "Griffin")."""
+    blocks = x.float().view(*x.shape[:2], module.num_attention_heads, -1)
+    input_gate, decay_gate = (
+        (torch.einsum("bthi,hij->bthj", blocks, weight.float()) + bias.float()).flatten(2).sigmoid()
+        for weight, bias in (
+            (module.input_gate_weight, module.input_gate_bias),
+            (module.recurrent_gate_weight, module.recurrent_gate_bias),
+        )
+    )
+    log_decay = -8.0 * decay_gate * F.softplus(module.recurrent_param.float())
+    reset = position_ids[..., None] == 0
+    kept_size = (1 - (2 * log_decay).exp()).clamp_min(0).sqrt()
+    write = input_gate * kept_size.masked_fill(reset, 1.0)
+    # before the first token there is nothing to forget: its decay is what it would be elsewhere
+    reset = reset & (torch.arange(x.shape[1], device=x.device)[:, None] > 0)
+    ones = torch.ones_like(log_decay[:, None, :, :1])
+    return MixingInputs(
+        kind="rg-lru",
+        q=ones,
+        k=ones,
+        v=x.transpose(1, 2)[..., None],
+        log_decay=log_decay.masked_fill(reset, _RESET).transpose(1, 2)[..., None],
+        write=write.transpose(1, 2),
+        delta=False,
+        output=output.transpose(1, 2)[..., None],
+    )
+
+
+def _mlstm(
+    module: Any, *, query: Tensor, key: Tensor, value: Tensor, igate: Tensor, fgate: Tensor, output: Any, **_: Any
+) -> MixingInputs:
+    """Read the memory of an xLSTM, whose rows are divided by their sum if that is more than 1 (Beck et al., 2024)."""
+    log_decay = F.logsigmoid(fgate.float())
+    # m, the logarithm of the largest term of each row, with 0 for the state before the text
+    passed = log_decay.double() if has_float64(fgate.device) else log_decay
+    passed = passed.cumsum(-1)
+    largest = passed + (igate - passed).cummax(-1).values.clamp_min(0)
+    return MixingInputs(
+        kind="mlstm",
+        q=query * query.shape[-1] ** -0.5,
+        k=key,
+        v=value,
+        log_decay=log_decay[..., None],
+        write=igate.float().exp(),
+        delta=False,
+        output=output[0] if isinstance(output, tuple) else output,
+        stabilizer=module.config.eps * largest.exp(),
+    )
+
+
+def _falcon_gate(module: Any, projected: Tensor) -> Tensor:
+    return F.silu((projected * module.mup_vector)[..., : module.intermediate_size])
+
+
 _READERS: dict[str, Callable[[Mapping[str, Any], Any], MixingInputs]] = {
     "torch_chunk_gated_delta_rule": _delta_rule,
     "torch_recurrent_gated_delta_rule": _delta_rule,
@@ -133,8 +189,25 @@ def watching_mixing(model: nn.Module, on_mixing: OnMixing) -> Iterator[None]:
             for name, read in _READERS.items():
                 if name in names:
                     stack.enter_context(_replaced(names, name, partial(calls.observe, names[name], read)))
+        stack.enter_context(_in_one_piece(model))
         stack.enter_context(listening([handle for module in model.modules() for handle in calls.hooks(module)]))
         yield
+
+
+@contextmanager
+def _in_one_piece(model: nn.Module) -> Iterator[None]:
+    """Let an xLSTM run a long text in one piece, so that each layer is called once."""
+    name = "max_inference_chunksize"
+    config: Any = model.config
+    size = getattr(config, name, None)
+    if size is None:
+        yield
+        return
+    setattr(config, name, sys.maxsize)
+    try:
+        yield
+    finally:
+        setattr(config, name, size)
 
 
 class _MixingCalls:
@@ -178,16 +251,40 @@ class _MixingCalls:
         yield module.register_forward_hook(in_this_thread(leave))
         if _LIGHTNING.fullmatch(type(module).__name__):
             yield from self._lightning_hooks(module)
-        if type(module).__name__ == _RWKV:
-            yield module.receptance.register_forward_hook(in_this_thread(self._read_sigmoid))
+        match type(module).__name__:
+            case "RwkvSelfAttention":
+                yield self._gate_hook(module.receptance, torch.sigmoid)
+            case "FalconH1Mixer" if not module.mamba_rms_norm:
+                yield self._gate_hook(module.in_proj, partial(_falcon_gate, module))
+            case "RecurrentGemmaRecurrentBlock":
+                yield self._gate_hook(module.linear_y, module.act_fn)
+                yield self._output_hook(module, module.rg_lru, _gated_recurrence)
+            case "xLSTMLayer":
+                if module.config.weight_mode == "single":
+                    yield self._gate_hook(module.ogate_preact, torch.sigmoid)
+                yield self._output_hook(module, module.mlstm_backend, _mlstm)
 
     def _read_gate(self, module: Any, _states: Tensor, gate: Tensor | None = None) -> None:
         """Read the gate that a norm is given: its activation is the norm's, by default that of Mamba-2."""
         if gate is not None:
             self._gate = _activation(getattr(module, "activation", "silu"))(gate.float())
 
-    def _read_sigmoid(self, _module: nn.Module, _args: Any, output: Tensor) -> None:
-        self._gate = output.float().sigmoid()
+    def _gate_hook(self, projection: nn.Module, activation: Callable[[Tensor], Tensor]) -> Any:
+        """Read a gate that is an activation of what a module projects."""
+
+        def read(_module: nn.Module, _args: Any, output: Tensor) -> None:
+            self._gate = activation(output.float())
+
+        return projection.register_forward_hook(in_this_thread(read))
+
+    def _output_hook(self, caller: nn.Module, module: nn.Module, reader: Callable[..., MixingInputs]) -> Any:
+        """Read a module that is called where other layers call a function."""
+
+        def read(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            self._read.append(reader(module, *args, output=output, **kwargs))
+            self._caller = caller
+
+        return module.register_forward_hook(in_this_thread(read), with_kwargs=True)
 
     def _hand_over(self) -> None:
         """Hand over what a module has called: of several calls, one for each head of Mamba-1 (Zamba), all together."""
@@ -212,7 +309,7 @@ class _MixingCalls:
 
         yield module.qkv_proj.register_forward_hook(in_this_thread(keep))
         yield module.norm.register_forward_pre_hook(in_this_thread(read))
-        yield module.output_gate.register_forward_hook(in_this_thread(self._read_sigmoid))
+        yield self._gate_hook(module.output_gate, torch.sigmoid)
 
 
 def _activation(name: str) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.heads import HeadRef, run_starts
-from attnscope.findings.mixing import RankedHead
+from attnscope.findings.mixing import RankedHead, ReadKey
 from attnscope.findings.tokens import Token
 from attnscope.model.mixing import ChannelMean, HeadMixing, MixingInputs
 from attnscope.model.recorders import strongest
@@ -28,6 +28,7 @@ class LayerRecorder:
     Args:
         heads: The heads, or `mean`, the mean of all channels; None to choose the one that reads most from other tokens.
         check: Stops a run that takes too much memory.
+        in_detail: Whether the only row of the only head is kept dimension by dimension.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class LayerRecorder:
         check: Callable[[], None],
         *,
         scored: bool = False,
+        in_detail: bool = False,
     ) -> None:
         self._run = run
         self._texts = texts
@@ -55,6 +57,8 @@ class LayerRecorder:
         self.kept: list[dict[str, list[Any]]] = []  # the arrays of every text by name, one for each unit
         self.done = False
         self._scored = scored
+        self._in_detail = in_detail
+        self.read_keys: list[ReadKey] = []
         self.ranked: list[RankedHead] = []
         # of a scored layer, the largest share of |M| that its heads have on other tokens, or on named ones
         self.score = 0.0
@@ -91,6 +95,8 @@ class LayerRecorder:
                 if "direct" in self.names:
                     for name, values in _one_row(one, text).items():
                         arrays[name].append(values)
+                if self._in_detail and isinstance(one, HeadMixing):
+                    self.read_keys = _read_keys(one, text, arrays["matrix"][-1][0], named=self._run.key is not None)
                 if "pooled" in self.names:
                     arrays["pooled"].append(self._pooled(text, one))
             self.kept.append(arrays)
@@ -202,6 +208,18 @@ def _one_row(one: HeadMixing | ChannelMean, text: TextPlan) -> dict[str, np.ndar
         "key_write": write,
     }
     return {name: values[text.keys].float().cpu().numpy()[None] for name, values in parts.items()}
+
+
+def _read_keys(one: HeadMixing, text: TextPlan, row: np.ndarray, *, named: bool) -> list[ReadKey]:
+    """Return the named keys in detail, as far as they are read; of all keys, that with the largest |M|."""
+    (query,) = text.queries
+    keys = text.keys if named else [text.keys[int(np.abs(row).argmax())]]
+    read = []
+    for key in keys:
+        parts = one.dimensions(query, key) if key <= query else None
+        if parts is not None:
+            read.append(ReadKey(key, *parts.tolist()))
+    return read
 
 
 def _no_rows(names: Sequence[str] | dict[str, Any], count: int, keys: int) -> dict[str, np.ndarray]:

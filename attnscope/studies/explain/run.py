@@ -104,7 +104,8 @@ def explain_mixing(run: RunConfig, progress: ProgressCallback | None, session: S
     source, rendered = session.open(run)
     (text_plan,) = plan_texts(replace(rendered, layer=AUTO, head=AUTO, window=None, stages=()), source)
     query = PositionSelection.of([_one_query(run, text_plan)])
-    return measure_mixing(replace(run, query=query, window=None, stages=("weights",)), progress, session)
+    one_row = replace(run, query=query, window=None, stages=("weights",))
+    return measure_mixing(one_row, progress, session, in_detail=True)
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:

@@ -13,7 +13,8 @@ class ModelHeadsArguments(PairArguments, TokenArguments, total=False):
     Attributes:
         role: Roles to measure: a name, or several; None for all.
         measure: One number for every head instead of roles: `weight`, `value` or `projected` of `key`, or a statistic
-            of the average row, such as `entropy`. With `mixing`, roles of layers without softmax.
+            of the average row, such as `entropy`. With `mixing`, layers without softmax, also
+            where there is attention beside.
         against: Keys whose number is subtracted from that of `key`.
         words: Take the whole words that `query` and `key` name a piece of.
         draws: Number of random sequences of each kind.

@@ -1,6 +1,8 @@
 """One number for every head: the weight that some tokens give to others, or a statistic of their rows."""
 
 from collections.abc import Sequence
+from dataclasses import replace as replace_source
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,9 +27,9 @@ from attnscope.run.session import (
     warnings_of,
 )
 from attnscope.run.text_plan import TextPlan
+from attnscope.studies.heads.run import ShownHeads, shown_heads
 
 if TYPE_CHECKING:
-    from attnscope.engines.protocol import Engine
     from attnscope.model.tile import Recorder
 
 OF_KEYS = {
@@ -49,8 +51,12 @@ def ask_heads(
     progress: ProgressCallback | None = None,
     session: Session | None = None,
     against: PositionSelection | None = None,
+    mixing: bool = False,
 ) -> HeadScores:
-    """Measure one number for every head: one of MEASURES, minus that of other keys."""
+    """Measure one number for every head: one of MEASURES, minus that of other keys.
+
+    In layers without softmax, `weight` is of shares of |M|; also in those that have attention as well if `mixing`.
+    """
     if measure in OF_KEYS and run.key is None:
         hint = f"add {arg('key', placeholder='WORD')}, or use {arg('measure', 'entropy')}"
         raise UsageError(f"{measure} is a sum over keys, and none are given", where=arg("key"), hint=hint)
@@ -66,21 +72,29 @@ def ask_heads(
     texts = plan_texts(replace(run, window=None, pool=None), source)
     rows = [_rows(run, text) for text in texts]
     groups = batches_by_length([max(len(text.tokens), len(text.context or ())) for text in texts])
-    c = source.config
+    unchanged = run.own_mask and run.hide is None and run.scale is None and not run.cuts
+    if source.mixing and measure == "weight" and unchanged:
+        heads = shown_heads(source, mixing=mixing)
+    else:
+        heads = shown_heads(replace_source(source, mixing={}))
     longest = max(len(side) for text in texts for side in (text.tokens, text.context or text.tokens))
-    record_bytes = max(map(len, groups)) * c.n_layers * c.n_heads * longest * 4
-    plans = plan_passes(run, source, [[texts[n] for n in group] for group in groups], record_bytes)
+    record_bytes = max(map(len, groups)) * prod(heads.shape) * longest * 4
+    planned_source = source if heads.attention or not heads.shares else replace_source(source, layers=None)
+    plans = plan_passes(run, planned_source, [[texts[n] for n in group] for group in groups], record_bytes)
     model, device = session.load(plans[0], len(plans))
     subtracted_keys = [None if against is None else _against(against, run, text) for text in texts]
     largest = measure in _LARGEST
-    count = np.zeros((c.n_layers, c.n_heads))
+    count = np.zeros(heads.shape)
     engine = None
-    total = np.full((2, c.n_layers, c.n_heads), -np.inf if largest else 0.0)
+    total = np.full((2, *heads.shape), -np.inf if largest else 0.0)
     for group, plan in zip(groups, plans, strict=True):
         batch, engine = prepare(plan, model, device)
         keys = [texts[n].keys for n in group], [subtracted_keys[n] or [] for n in group]
-        question = _Question(measure, batch, [rows[n] for n in group], keys, engine)
-        forward(plan, batch, engine, question.recorders, ("measuring heads", session.progress))
+        question = _Question(measure, batch, [rows[n] for n in group], keys, heads)
+        of_attention = {layer: question.recorders[layer] for layer in heads.attention}
+        of_shares = {layer: question.recorders[layer] for layer in heads.shares}
+        step = ("measuring heads", session.progress)
+        forward(plan, batch, engine, of_attention, step, share_recorders=of_shares)
         sums, counts = question.sums()
         total = np.maximum(total, sums) if largest else total + sums
         count = count + counts
@@ -103,7 +117,8 @@ def ask_heads(
         contrast = KeyContrast(plus, minus_values)
         meaning = f"{meaning[:-1]}; key minus against."
     origin = provenance(source, run, device, warnings=warnings_of(texts))
-    return HeadScores(origin, mask, measure, meaning, values, measured, notes, contrast)
+    about = origin, mask, measure, meaning, values, measured, notes, contrast
+    return HeadScores(*about, shares=heads.shares, channels=heads.channels)
 
 
 def _against(against: PositionSelection, run: RunConfig, text: TextPlan) -> list[int]:
@@ -137,7 +152,7 @@ class _Question:
         batch: Any,
         rows: Sequence[list[int]],
         keys: tuple[Sequence[list[int]], Sequence[list[int]]],
-        engine: "Engine",
+        shown: ShownHeads,
     ) -> None:
         import torch
 
@@ -154,14 +169,14 @@ class _Question:
                 wanted[side, index, torch.tensor(keys[side][index], dtype=torch.int64, device=device)] = True
         self._shown = shown_rows[:, every].cpu()
         self._wanted = wanted.cpu()
-        heads = range(engine.sizes[1])
+        counts = {**shown.attention, **shown.shares}
         names = () if measure in OF_KEYS or measure in LAYER_STATISTICS else (measure,)
-        self._sizes = engine.sizes
-        self._rows = {layer: RowRecorder(heads, every, batch.sources, names) for layer in engine.layers}
+        self._sizes = shown.shape
+        self._rows = {layer: RowRecorder(range(count), every, batch.sources, names) for layer, count in counts.items()}
         self._columns: dict[int, ColumnRecorder] = {}
         if measure in OF_KEYS:
-            for layer in engine.layers:
-                self._columns[layer] = ColumnRecorder(heads, every, shown_rows, batch.sources, by=measure)
+            for layer, count in counts.items():
+                self._columns[layer] = ColumnRecorder(range(count), every, shown_rows, batch.sources, by=measure)
         self.recorders: dict[int, list[Recorder]] = {layer: [rows] for layer, rows in self._rows.items()}
         for layer, columns in self._columns.items():
             self.recorders[layer].append(columns)
@@ -192,6 +207,6 @@ class _Question:
                     total = values.masked_fill(~is_known, -torch.inf).amax((0, 2)).expand(2, -1)
                 else:
                     total = (values.nan_to_num(0.0) * is_known).sum((0, 2)).expand(2, -1)
-            totals[:, layer] = total.numpy()
-            counts[layer] = count.numpy()
+            totals[:, layer, : total.shape[-1]] = total.numpy()
+            counts[layer, : len(count)] = count.numpy()
         return totals, counts

@@ -103,7 +103,7 @@ class ShownHeads:
     @property
     def shape(self) -> tuple[int, int]:
         """Layers, and the largest number of heads of one."""
-        return self.n_layers, max({**self.attention, **self.shares}.values())
+        return self.n_layers, max({**self.attention, **self.shares}.values(), default=0)
 
     def allows(self, role: HeadRole) -> Array:
         """Tell which heads can have a role, (layers, heads)."""

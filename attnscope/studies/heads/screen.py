@@ -75,9 +75,10 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, display: D
     yield from unknown_words(measured.texts)
     yield from report_header(measured.provenance, measured.mask, settings)
     yield from measured_texts(measured, settings)
+    yield Facts([*_about_shares(measured)])
     yield GAP
     yield paragraph((Span(measured.measure, "title"), Span("  "), *note(measured.meaning)))
-    yield head_numbers(measured.values, settings)
+    yield head_numbers(measured.values, settings, kinds=_kinds(measured))
     yield GAP
     if measured.contrast is None:
         yield strongest(measured.values, None, display.listing, settings)
@@ -172,8 +173,8 @@ def _head_counts(survey: HeadRoles) -> list[int]:
     return [{**attending, **survey.shares}.get(layer, 0) for layer in range(survey.provenance.n_layers)]
 
 
-def _kinds(survey: HeadRoles) -> list[str]:
-    """Return the letter of the path of every layer whose roles are shown; nothing if all are attention."""
+def _kinds(survey: HeadRoles | HeadScores) -> list[str]:
+    """Return the letter of the shown path of every layer; nothing if all are attention."""
     if not survey.shares:
         return []
     kinds = survey.provenance.layer_kinds
@@ -184,15 +185,17 @@ def _kinds(survey: HeadRoles) -> list[str]:
     ]
 
 
-def _about_shares(survey: HeadRoles) -> Iterator[tuple[str, Spans]]:
-    """Say which layers have roles of shares of |M|, and which roles these cannot have."""
+def _about_shares(survey: HeadRoles | HeadScores) -> Iterator[tuple[str, Spans]]:
+    """Say which layers have roles or numbers of shares of |M|, and which roles these cannot have."""
     if not survey.shares:
         return
     kinds = {survey.provenance.layer_kinds[layer] for layer in survey.shares}
     names = [layer_kind for layer_kind in LAYER_KINDS.values() if any(layer_kind.name in paths for paths in kinds)]
     letters = ", ".join(layer_kind.letter for layer_kind in names if not layer_kind.attends)
-    without = [role.name for role in survey.roles if not ROLES[role.name].of_shares]
-    text = f"roles in layers {letters} are of shares of |M|, the layer's matrix, in place of weights"
+    roles = survey.roles if isinstance(survey, HeadRoles) else []
+    without = [role.name for role in roles if not ROLES[role.name].of_shares]
+    what = "roles" if roles else "numbers"
+    text = f"{what} in layers {letters} are of shares of |M|, the layer's matrix, in place of weights"
     text += f"; they have no role {', '.join(without)}" if without else ""
     yield "|M|", note(text)
     if survey.channels:

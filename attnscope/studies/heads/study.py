@@ -45,7 +45,8 @@ def _answer(request: Request) -> Any:
     if (values["measure"] is not None and not mixing) or run.key is not None:
         from attnscope.studies.heads.question import ask_heads
 
-        return ask_heads(run, values["measure"] or "weight", *more, against=values["against"])
+        measure = "weight" if mixing else values["measure"] or "weight"
+        return ask_heads(run, measure, *more, against=values["against"], mixing=mixing)
     from attnscope.studies.heads.run import SurveyOptions, survey_heads
 
     if run.media_kind == "audio":

@@ -60,8 +60,14 @@ def selects_mixing(run: RunConfig, source: ModelSource) -> bool:
     return all(layer in source.mixing and layer not in source.layers for layer in layers)
 
 
-def measure_mixing(run: RunConfig, progress: ProgressCallback | None = None, session: Session | None = None) -> Report:
-    """Show the matrices of layers without softmax."""
+def measure_mixing(
+    run: RunConfig,
+    progress: ProgressCallback | None = None,
+    session: Session | None = None,
+    *,
+    in_detail: bool = False,
+) -> Report:
+    """Show the matrices of layers without softmax; `in_detail` a single row of a single head, with its dimensions."""
     from attnscope.run.analysis.mixing import LayerRecorder
 
     session = session or Session(run.texts, progress)
@@ -74,7 +80,7 @@ def measure_mixing(run: RunConfig, progress: ProgressCallback | None = None, ses
     check = memory_check(plan, batch)
     scored = run.layer.word == "auto"
     recorders = {
-        layer: LayerRecorder(run, plan.text_plans, layer, of_layer, check, scored=scored)
+        layer: LayerRecorder(run, plan.text_plans, layer, of_layer, check, scored=scored, in_detail=in_detail)
         for layer, of_layer in heads.items()
     }
 
@@ -201,6 +207,7 @@ def _text_report(
         pooled=pooled,
         channels=channels,
         ranked=[head for recorder in recorders for head in recorder.ranked],
+        read_keys=recorders[0].read_keys,
         **stacked,
     )
     given = run.texts[text_plan.number]

@@ -8,29 +8,50 @@ import numpy as np
 from attnscope.base.layer_kinds import MIXING
 from attnscope.findings.arrays import Array, Matrix
 from attnscope.findings.heads import Pooled
-from attnscope.findings.mixing import Mixing
+from attnscope.findings.mixing import Mixing, ReadKey
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.run.row_list import LISTED, row_table
 from attnscope.studies.screens.contributors import fitted
 from attnscope.studies.screens.header import RANDOM_WEIGHTS
 from attnscope.studies.screens.overview import weight_map
 from attnscope.views.axes import Axis, token_axis
-from attnscope.views.numbers import NO_WEIGHT, Digits, column_texts, digits_for, written
-from attnscope.views.parts import GAP, Bar, Bars, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
+from attnscope.views.numbers import NO_WEIGHT, Digits, column_texts, digits_for, number_text, written
+from attnscope.views.parts import (
+    GAP,
+    Bar,
+    Bars,
+    Column,
+    Facts,
+    Matrices,
+    Panel,
+    Strip,
+    Strips,
+    Table,
+    Text,
+    ViewPart,
+    paragraph,
+)
 from attnscope.views.scales import Scale, scale_for
 from attnscope.views.settings import DisplaySettings
-from attnscope.views.spans import Span, ours
+from attnscope.views.spans import Span, ours, token_span
 
 # names of how strongly a token is written, by kind of layer
-WRITES = {"gated delta": "β", "kimi delta": "β", "mamba": "Δ", "mamba-1": "Δ"}
+WRITES = {"gated delta": "β", "kimi delta": "β", "mamba": "Δ", "mamba-1": "Δ", "rg-lru": "w", "mlstm": "eⁱ"}
 _MEANING = "half-life: tokens until half of the state is left, at the decay of this token"
-_WRITTEN = {"β": "; β: how much of it is written", "Δ": "; Δ: the step with which it is written"}
+_WRITTEN = {
+    "β": "; β: how much of it is written",
+    "Δ": "; Δ: the step with which it is written",
+    "w": "; w: input gate × √(1 − decay²), with which it is written",
+    "eⁱ": "; eⁱ: the exponential gate with which it is written",
+}
 _FORMULAS = {
     "gated delta": "M = tril(QKᵀ⊙Γ) (I + tril(β KKᵀ⊙Γ, −1))⁻¹ β",
     "kimi delta": "M = tril(QKᵀ⊙Γ) (I + tril(β KKᵀ⊙Γ, −1))⁻¹ β, Γ of each channel",
     "mamba": "M = tril(CBᵀ⊙Γ) Δ + D",
     "mamba-1": "M = tril(CBᵀ⊙Γ) Δ + D, Γ of each state",
     "rwkv": "M = softmax(k + decay), with u on the token itself",
+    "rg-lru": "M = tril(Γ) w",
+    "mlstm": "M = tril(QKᵀ⊙Γ) eⁱ, each row divided by max(|its sum|, 1)",
     "lightning": "M = tril(QKᵀ⊙Γ)",
 }
 # what stands beside the decayed products of a row
@@ -160,13 +181,50 @@ def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: 
             digits,
         )
         yield GAP
+    for read in mixing.read_keys:
+        yield from _dimensions(text, mixing, read, float(row[text.keys.index(read.key)]), settings)
+        yield GAP
     yield from _rows(text, mixing, unit, settings)
+
+
+def _dimensions(
+    text: TextReport, mixing: Mixing, read: ReadKey, value: float, settings: DisplaySettings
+) -> Iterator[ViewPart]:
+    """Present how M of one key comes from the dimensions of its dot product, the largest first."""
+    terms = {"q × k": np.array(read.products), "× Γ": np.array(read.decayed)}
+    (kind,) = mixing.kinds
+    if _RESTS.get(kind) == "delta rule":
+        terms |= {"delta rule": np.array(read.left) - read.decayed, "sum": np.array(read.left)}
+    order = np.argsort(-np.abs(terms["q × k"]), kind="stable").tolist()
+    strips = [Strip(name, of[order].tolist(), ours(_number(of.sum(), settings))) for name, of in terms.items()]
+    write = WRITES.get(kind)
+    factor = ""
+    if write is not None and mixing.key_write is not None:
+        factor = f" × {write} {_number(mixing.key_write[0, 0, text.keys.index(read.key)], settings)}"
+    if kind == "mlstm":
+        factor += " ÷ max(|Σ|, 1) of the row"
+    elif _RESTS.get(kind) == "skip" and read.key == text.queries[0]:
+        factor += " + skip"
+    total = f"  {_number(np.sum(read.left), settings)}{factor} = {_number(value, settings)}"
+    query = token_span(text.tokens, text.queries[0], "bold")
+    key = token_span(text.sources, read.key, "bold")
+    pair = Span(f"{text.queries[0]} ", "bold"), query, Span(f" × {read.key} ", "bold"), key
+    yield paragraph((*pair, Span(f"{total}, M", "dim")))
+    yield Strips([f"dim {dim}" for dim in order], strips, indent=1)
+    caption = f"{len(order)} dimensions, the largest product first, and their sums; each line has its own scale"
+    yield paragraph(ours(caption, "dim"), indent=1, remark=True)
+
+
+def _number(value: float, settings: DisplaySettings) -> str:
+    return number_text(float(value), settings.precision)
 
 
 def _factors(mixing: Mixing, unit: int) -> dict[str, Array]:
     """Return the factors of what a row reads directly, as far as they are factors."""
     factors = {"q·k": mixing.products, "Γ": mixing.decay, WRITES.get(mixing.kinds[unit], ""): mixing.key_write}
     rows = {name: values[unit, 0] for name, values in factors.items() if values is not None}
+    if mixing.kinds[unit] == "rg-lru":
+        del rows["q·k"]  # it has neither queries nor keys
     return {name: row for name, row in rows.items() if name and np.isfinite(row).any()}
 
 

@@ -1,11 +1,12 @@
 """What the parts of a model add to a logit: a ranking, a picture of layers × heads, and the tokens that they read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from attnscope.base.layer_kinds import LayerPaths, mixes_unseen
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
-from attnscope.findings.run import TextReport
+from attnscope.findings.run import Report, TextReport
 from attnscope.studies.heads.screen import head_numbers, strongest
 from attnscope.studies.study import Listing
 from attnscope.views.numbers import column_texts, number_text
@@ -17,11 +18,13 @@ _PARTS = 12  # parts that are listed
 _SOURCES = 8  # tokens that are listed
 
 
-def present_attribution(text: TextReport, attribution: Attribution, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_attribution(
+    report: Report, text: TextReport, attribution: Attribution, settings: DisplaySettings
+) -> Iterator[ViewPart]:
     """Present the contribution of every part of the model to a token's logit."""
     yield GAP
     yield _heading(text, attribution, settings)
-    parts = [(ours(name), value) for name, value in _parts(attribution)]
+    parts = [(ours(name), value) for name, value in _parts(attribution, report.provenance.layer_kinds)]
     yield _ranking("part", parts, attribution.total, _PARTS, settings)
     yield GAP
     yield paragraph((Span("heads", "bold"), Span("  what each adds", "dim")))
@@ -60,11 +63,14 @@ def _target(token: TargetToken) -> Span:
     return Span(token.text, "bold", "token")
 
 
-def _parts(attribution: Attribution) -> list[tuple[str, float]]:
+def _parts(attribution: Attribution, layer_kinds: Sequence[LayerPaths]) -> list[tuple[str, float]]:
+    """Return the parts of the sum: of a layer with a path beside its attention, that path and the MLP are one part."""
     parts = [("embedding", attribution.embedding), ("biases of norm and head", attribution.constant)]
     parts += [(f"L{layer}H{head}", float(value)) for (layer, head), value in np.ndenumerate(attribution.heads)]
     for layer, value in enumerate(attribution.mlps.tolist()):
-        parts.append((f"L{layer} MLP" if attribution.heads[layer].any() else f"L{layer} (whole layer)", value))
+        mixes = bool(layer_kinds) and mixes_unseen(layer_kinds[layer])
+        rest = f"L{layer} rest" if mixes else f"L{layer} MLP"
+        parts.append((rest if attribution.heads[layer].any() else f"L{layer} (whole layer)", value))
     parts += [(f"L{layer} attention bias", value) for layer, value in enumerate(attribution.attention_biases.tolist())]
     return [(name, value) for name, value in parts if value]
 

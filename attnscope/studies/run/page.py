@@ -63,7 +63,7 @@ def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
         if text.attribution is not None:
             from attnscope.studies.run.attribution_screen import present_attribution
 
-            yield from present_attribution(text, text.attribution, settings)
+            yield from present_attribution(report, text, text.attribution, settings)
         if text.notes:
             yield GAP
             yield notes(text.notes)

@@ -64,7 +64,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
         yield from present_rollouts(text, settings, heat=heat)
         yield from present_mixing(report, text, settings, heat=heat)
         yield from present_sound(text, settings)
-        yield from _model_output(text, settings)
+        yield from _model_output(report, text, settings)
         if thumbnails:
             yield GAP
             yield from _thumbnails(text, settings)
@@ -81,7 +81,7 @@ def present_report(report: Report, settings: DisplaySettings, display: Display) 
     yield from more_of_report(report, settings, thumbnails=any(small))
 
 
-def _model_output(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def _model_output(report: Report, text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the generated tokens, and the contribution of each part of the model to a logit."""
     if text.generated:
         from attnscope.studies.screens.predictions import continuation
@@ -93,7 +93,7 @@ def _model_output(text: TextReport, settings: DisplaySettings) -> Iterator[ViewP
     if text.attribution is not None:
         from attnscope.studies.run.attribution_screen import present_attribution
 
-        yield from present_attribution(text, text.attribution, settings)
+        yield from present_attribution(report, text, text.attribution, settings)
 
 
 def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, heat: bool) -> Iterator[ViewPart]:
