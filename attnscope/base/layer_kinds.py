@@ -19,6 +19,7 @@ class LayerKind:
     mixes: bool = True  # what it gives for a token depends on other tokens
     # pattern of the names of the classes that compute it in transformers; empty for what is seen to attend
     classes: str = ""
+    no_matrix: str = ""  # why attnscope shows no matrix of it, if it has no softmax
 
 
 LAYER_KINDS = {
@@ -33,10 +34,15 @@ LAYER_KINDS = {
         LayerKind("lightning", "L", classes=r"\w+LightningAttention"),
         LayerKind("rwkv", "V", classes=r"RwkvSelfAttention"),
         LayerKind("mlstm", "X", classes=r"xLSTMLayer"),
-        LayerKind("convolution", "C", classes=r"\w+ShortConv"),
+        LayerKind(
+            "convolution",
+            "C",
+            classes=r"\w+ShortConv",
+            no_matrix="its matrix is a few diagonals, the same in every text",
+        ),
         LayerKind("recurrent", "R", classes=r"\w+RecurrentBlock"),
         LayerKind("mlp", "–", mixes=False, classes=r"\w+(MLP|Mlp|MoE|MOE|SparseMoeBlock)"),
-        LayerKind("other", "?"),
+        LayerKind("other", "?", no_matrix="attnscope does not know its kind"),
     )
 }
 BY_CHANNEL = ("mamba-1", "rwkv", "rg-lru")  # kinds of matrices, of which every channel has another
@@ -69,6 +75,15 @@ def attends(paths: LayerPaths) -> bool:
 def mixes_unseen(paths: LayerPaths) -> bool:
     """Tell whether a layer lets tokens read each other other than by its attention."""
     return any(LAYER_KINDS[path].mixes and not LAYER_KINDS[path].attends for path in paths)
+
+
+def spell_unseen(layers: Sequence[LayerPaths]) -> str:
+    """Say of which kinds of paths without softmax there is no matrix: `convolution: its matrix is …`."""
+    there = {path for paths in layers for path in paths}
+    reasons = [
+        f"{kind.name}: {kind.no_matrix}" for kind in LAYER_KINDS.values() if kind.no_matrix and kind.name in there
+    ]
+    return "; ".join(reasons)
 
 
 def letters(paths: LayerPaths) -> str:

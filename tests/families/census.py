@@ -26,6 +26,7 @@ import transformers as hf
 
 import attnscope
 from attnscope.base.errors import AttnscopeError
+from attnscope.base.layer_kinds import mixes_unseen, spell_unseen
 from attnscope.checkpoints.families import native_family
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.hybrids import HYBRIDS
@@ -100,6 +101,7 @@ class Finding:
     model: str = ""  # class of transformers
     engine: str = ""
     layers: str = ""  # those with attention, and all
+    mixing: str = "–"  # kinds of paths without softmax whose matrix is shown, and why that of others is not
     reason: str = ""  # of what is not right
     differences: dict[str, float] = field(default_factory=dict)  # largest of weights, padded, logits, continuation, cut
 
@@ -107,7 +109,7 @@ class Finding:
         """Return the row of the table."""
         cells = [f"{self.differences[name]:.0e}" if name in self.differences else "–" for name in MEASURES]
         escaped = self.reason.replace("|", "\\|").replace("<", "&lt;")
-        cells = [f"`{self.model_type}`", self.verdict, self.engine, self.layers, *cells, escaped]
+        cells = [f"`{self.model_type}`", self.verdict, self.engine, self.layers, *cells, self.mixing, escaped]
         return f"| {' | '.join(cells)} |"
 
 
@@ -271,6 +273,7 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
         options["part"] = "encoder"
     shown: dict[str, Any] = {"layer": "all", "head": "all", "stages": ("weights",)}
     report = attnscope.inspect([TEXT, SHORT], **options, **shown)
+    finding.mixing = mixing_kinds(report.data.provenance.layer_kinds, options)
     if not report.data.texts[0].heads:
         message = "no layer of this model has attention over tokens"
         raise AttnscopeError(message, hint="attnscope run and attnscope heads show its [matrices](hybrids.md)")
@@ -310,6 +313,23 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
         at = cut.predictions[0].position
         after = watch_attention(model, ids, cut=(0, 1)).logits[0, at].softmax(-1)
         finding.differences["cut"] = max(abs(float(after[t.id]) - t.after) for t in cut.predictions[0].tokens)
+
+
+def mixing_kinds(layers: list[Any], options: dict[str, Any]) -> str:
+    """Name the kinds of layers without softmax whose matrices are shown, and say why those of others are not."""
+    if not any(map(mixes_unseen, layers)):
+        return "–"
+    reasons = spell_unseen(layers)
+    try:
+        text = attnscope.inspect(TEXT, **options, measure="mixing", layer="all", head=0, top=1).data.texts[0]
+    except AttnscopeError as e:
+        return f"none ({reasons or e.message})"
+    shown = dict.fromkeys(text.mixing.kinds)
+    missed = [
+        n for n, paths in enumerate(layers) if mixes_unseen(paths) and n not in {u.layer for u in text.mixing.units}
+    ]
+    others = f"; not of layers {missed} ({reasons})" if missed else ""
+    return ", ".join(shown) + others
 
 
 @torch.inference_mode()
@@ -383,6 +403,8 @@ def document(findings: list[Finding], left: list[str]) -> str:
         f"Every type of model in `transformers` {hf.__version__} that takes text, built as a tiny random folder and "
         "compared with eager `transformers`: the largest difference of weights in all layers with attention, alone and "
         "in a padded batch, of logits, of a continuation (0 or 1), and of predictions after a head is cut.",
+        "The next to last column names the kinds of layers without softmax whose [exact matrix](hybrids.md) is shown, "
+        "and says why that of others is not.",
         "`python -m tests.families.census` writes this file.",
         "",
         f"{right} of {len(text)} types are right{others}.",
@@ -392,8 +414,9 @@ def document(findings: list[Finding], left: list[str]) -> str:
         lines.append(f"The last run had a limit of time: {len(left)} types, of text or not, were not examined.")
     lines += [
         "",
-        "| type | verdict | engine | layers with attention | weights | padded | logits | continuation | cut | reason |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| type | verdict | engine | layers with attention | weights | padded | logits | continuation | cut | "
+        "matrices without softmax | reason |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
         *(finding.line() for finding in sorted(text, key=lambda finding: finding.model_type)),
     ]
     unbuilt = sorted(finding.model_type for finding in findings if finding.verdict == "not built")

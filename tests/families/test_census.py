@@ -15,6 +15,15 @@ def test_a_type_is_right_in_every_measure(model_type: str) -> None:
     assert set(finding.differences) == {*MEASURES}
 
 
+def test_the_census_names_matrices_of_layers_without_softmax_and_why_there_are_none() -> None:
+    kinds = {name: examine(name).mixing for name in ("recurrent_gemma", "lfm2", "gpt2")}
+    assert kinds == {
+        "recurrent_gemma": "rg-lru",
+        "lfm2": "none (convolution: its matrix is a few diagonals, the same in every text)",
+        "gpt2": "–",
+    }
+
+
 def test_a_planted_bug_is_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def interleaved(inputs: AttentionInputs, heads: torch.Tensor) -> torch.Tensor:
         return heads % inputs.k.shape[1]

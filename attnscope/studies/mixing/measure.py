@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from attnscope.base.errors import UsageError, arg
-from attnscope.base.layer_kinds import MIXING, spell_legend, spell_map
+from attnscope.base.layer_kinds import MIXING, spell_legend, spell_map, spell_unseen
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.axes import take
 from attnscope.findings.heads import Heads, Pooled, run_starts
@@ -110,7 +110,7 @@ def measure_mixing(
 def selected_heads(run: RunConfig, source: ModelSource) -> dict[int, "SelectedHeads"]:
     """Return the heads that a run names in each layer without softmax; None if one of them is to be chosen."""
     kinds = source.config.layer_map
-    layers = f"{spell_map(kinds)} ({spell_legend(kinds)})"
+    layers = "; ".join(filter(None, (f"{spell_map(kinds)} ({spell_legend(kinds)})", spell_unseen(kinds))))
     if not source.mixing:
         where = arg("measure", MIXING)
         raise UsageError("no layer of this model has such a matrix without softmax", where=where, hint=layers)
