@@ -9,7 +9,7 @@ from attnscope.base.errors import UsageError, did_you_mean
 from attnscope.findings.arrays import Matrix
 from attnscope.findings.head_changes import HeadComparison
 from attnscope.findings.head_findings import HeadRoles, HeadScores, NeedleSurvey, Probes
-from attnscope.studies.study import Listing
+from attnscope.views.settings import Listing
 
 Float3 = np.ndarray[tuple[int, int, int], np.dtype[np.float32]]
 Names = np.ndarray[tuple[int, int], np.dtype[np.object_]]

@@ -29,7 +29,7 @@ from attnscope.findings.spans import SpanReport
 from attnscope.findings.tokens import Token, spell_piece
 from attnscope.request.arguments import figure_width, number
 from attnscope.request.selection import PRINTED, PositionSelection
-from attnscope.views.settings import FigureFont, FigureLabels, FigureParts, FigureSettings
+from attnscope.views.settings import DisplaySettings, FigureFont, FigureLabels, FigureParts, FigureSettings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,14 +138,13 @@ class Result(Generic[Data]):
         target = file_path(path)
         if table is not None and not (isinstance(self.data, Report) and target.suffix.lower() in TABLES):
             raise UsageError("needs a report in a .csv or .parquet file", where="table", hint="leave it out")
-        digits = self._digits_of(precision)
-        columns = None
+        settings = DisplaySettings(precision=self._digits_of(precision))
         figure = FigureSettings(None, labels, only, font)
         if isinstance(width, str):
             figure = replace(figure, width=figure_width("width")(width))
-        else:
-            columns = _columns(width)
-        parts = file_parts(self.data, target, table=table, precision=digits, width=columns, figure=figure)
+        elif width is not None:
+            settings = replace(settings, columns=number("width", 1)(width))
+        parts = file_parts(self.data, target, replace(settings, figure=figure), table)
         check_target(target, force=force)
         write_atomic(target, parts, force=force)
 
@@ -208,7 +207,7 @@ def _in_frame(data: Any, precision: int) -> str:
 def _page(data: Any, precision: int) -> str:
     from attnscope.studies.formats import page
 
-    return b"".join(page(data, {"precision": precision})).decode()
+    return b"".join(page(data, DisplaySettings(precision=precision))).decode()
 
 
 def _abridged(data: Any) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from attnscope.findings.heads import HeadRef, UnitArrays
 from attnscope.findings.narrowing import require_heads
 from attnscope.findings.run import Report
 from attnscope.findings.spans import SpanArrays
-from attnscope.studies.formats import Options, export
+from attnscope.studies.formats import export
 from attnscope.studies.study import TABLES
-from attnscope.views.settings import FigureSettings
+from attnscope.views.settings import DisplaySettings
 
 
 def read_report(path: Path) -> Report | None:
@@ -56,16 +56,13 @@ def settings_of(report: Report) -> Settings:
 def file_parts(
     findings: Any,
     path: Path,
-    *,
+    settings: DisplaySettings | None = None,
     table: str | None = None,
-    width: int | None = None,
-    figure: FigureSettings | None = None,
-    **options: Unpack[Options],
 ) -> Iterator[bytes]:
     """Yield the contents of a file of this name as `export` does; a table of a report is one that dumps have."""
     if isinstance(findings, Report) and path.suffix.lower() in TABLES:
         return _table_parts(findings, path.suffix.lower(), table)
-    return export(findings, path, width=width, figure=figure, **options)
+    return export(findings, path, settings)
 
 
 def write_report(report: Report, path: str) -> str:

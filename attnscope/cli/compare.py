@@ -67,7 +67,7 @@ def compare(options: Given) -> None:
         deliver(comparison, options, every_head=roles, summary=options.summary, ramp=options.ramp, sinks=options.sinks)
     if tolerance is not None:
         if options.format is None:
-            put(comparison, options, "verdict")
+            put(comparison, options, format="verdict")
         if error := failure(comparison):
             raise error
         require_plain_reading(comparison, options)

@@ -3,8 +3,9 @@
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import escape_control
@@ -14,8 +15,8 @@ from attnscope.cli.process import print_notice, wants_color
 from attnscope.request.options import FIGURE, RAMP
 from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
 from attnscope.studies.registry import kind_named
-from attnscope.studies.study import TABLES, Format, Listing
-from attnscope.views.settings import Detail, FigureSettings
+from attnscope.studies.study import TABLES
+from attnscope.views.settings import DisplaySettings, FigureSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,21 +108,14 @@ def _prepare_to_open(options: Given, command: str) -> None:
         raise UsageError(f"{options.output.suffix} is no page", where=arg("open"), hint="name an .html file, or none")
 
 
-def deliver(
-    findings: Any,
-    options: Given,
-    listing: Listing | None = None,
-    every_head: Any = None,
-    **detail: Unpack[Detail],
-) -> None:
+def deliver(findings: Any, options: Given, **fields: Any) -> None:
     """Write findings to a file, print them as JSON, or draw them on the terminal.
 
     Args:
-        listing: Of a survey of heads: which of them are listed.
-        **detail: Amount of detail on a terminal, in addition to `options`.
+        **fields: Those of DisplaySettings that follow from more than one option.
     """
     if options.output is not None:
-        _to_file(findings, options, listing, every_head, **detail)
+        _to_file(findings, options, _settings(options, **fields))
     elif options.format == "json":
         from attnscope.findings.codec import json_parts
 
@@ -129,10 +123,14 @@ def deliver(
             write_bytes(part)
         write_bytes(b"\n")
     else:
-        put(findings, options, options.format or "table", listing, **detail)
+        put(findings, options, **fields)
     sys.stdout.flush()
     suggest_after(findings, options)
     require_plain_reading(findings, options)
+
+
+def _settings(options: Given, **fields: Any) -> DisplaySettings:
+    return DisplaySettings(**{"precision": options.precision, "data_only": _data_only(options), **fields})
 
 
 def require_plain_reading(findings: Any, given: Given) -> None:
@@ -146,22 +144,14 @@ def require_plain_reading(findings: Any, given: Given) -> None:
         raise AttnscopeError(notes[0] + more, where=arg("strict"))
 
 
-def put(
-    findings: Any,
-    options: Given,
-    format: Format,
-    listing: Listing | None = None,
-    **detail: Unpack[Detail],
-) -> None:
-    """Draw findings on standard output."""
+def put(findings: Any, options: Given, **fields: Any) -> None:
+    """Draw findings on standard output; `fields` are those of DisplaySettings that follow from more than one option."""
     from attnscope.studies.present import present
     from attnscope.views.terminal import draw
 
     if options.verbose:
-        detail |= {"verbose": True, "brief": False}
-    parts = present(
-        findings, format=format, precision=options.precision, listing=listing, data_only=_data_only(options), **detail
-    )
+        fields |= {"verbose": True, "brief": False}
+    parts = present(findings, _settings(options, **{"format": options.format or "table", **fields}))
     screen = console(options.color)
     if not (options.pager and sys.stdout.isatty()):
         draw(parts, screen)
@@ -178,23 +168,13 @@ def _data_only(options: Given) -> bool:
     return not getattr(options, "header", True) or (options.quiet and not is_page(options))
 
 
-def _to_file(findings: Any, options: Given, listing: Listing | None, every_head: Any, **detail: Unpack[Detail]) -> None:
+def _to_file(findings: Any, options: Given, settings: DisplaySettings) -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.batch.reports import file_parts
 
     path = Path(str(options.output))
-    parts = file_parts(
-        findings,
-        path,
-        table=getattr(options, "table", None),
-        precision=options.precision,
-        width=_named_width(),
-        figure=_figure_settings(options),
-        listing=listing,
-        data_only=_data_only(options),
-        every_head=every_head,
-        **detail,
-    )
+    settings = replace(settings, figure=_figure_settings(options), columns=_named_width() or settings.columns)
+    parts = file_parts(findings, path, settings, getattr(options, "table", None))
     size = write_atomic(path, parts, force=options.force)
     if not options.quiet:
         print_notice("wrote", f"{escape_control(str(path))} ({size:,} bytes)")

@@ -81,7 +81,7 @@ def run(options: Given) -> None:
         "ids": options.ids, "percent": options.percent, "least": options.least, "streamed": streamed,
         "map_scale": options.map_scale, "ramp": options.ramp, "sinks": options.sinks,
     }  # fmt: skip
-    deliver(report, options, None, every_head, brief="stages" not in options.typed, **display_options)
+    deliver(report, options, every_head=every_head, brief="stages" not in options.typed, **display_options)
 
 
 def _stages(options: Given, *, page: bool, table: bool) -> dict[str, tuple[str, ...]]:

@@ -54,7 +54,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                     every_head = command.every_head(request, found[0][1])
         assert axis is None or command.joined is not None
         findings = found[0][1] if axis is None or command.joined is None else command.joined(axis[0], found)
-        deliver(findings, options, call.listing, every_head)
+        deliver(findings, options, listing=call.listing, every_head=every_head)
         if command.failed is not None and command.failed(findings):
             raise Exit(Failed.FAILED)
 

@@ -5,33 +5,17 @@ Nothing heavy is imported before a file is written.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from attnscope.base.errors import FIGURES, PARQUET, PDF, Extra, UsageError
 from attnscope.base.system.escape import escape_control
 from attnscope.studies.registry import kind_of
-from attnscope.studies.study import FindingsKind, Listing, imported
-from attnscope.views.settings import FigureSettings, Shown
+from attnscope.studies.study import FindingsKind, imported
+from attnscope.views.settings import DisplaySettings
 
-WIDTH = 120  # columns of text drawn into a file
 _LONGEST_TITLE = 80  # characters of a text in a title
-
-
-class Options(Shown, total=False):
-    """Keyword arguments of `present`, but for the format."""
-
-    listing: Listing | None
-    every_head: Any
-
-
-@dataclass(frozen=True)
-class FileSettings:
-    """Settings of the formats that draw."""
-
-    columns: int = WIDTH  # of `.txt`
-    figure: FigureSettings = field(default_factory=FigureSettings)
 
 
 @dataclass(frozen=True)
@@ -39,8 +23,8 @@ class FileFormat:
     """A file format."""
 
     ending: str
-    # yields the bytes of a file, from findings, options of `present`, and settings of what is drawn
-    write: Callable[[Any, Options, FileSettings], Iterator[bytes]]
+    # yields the bytes of a file
+    write: Callable[[Any, DisplaySettings], Iterator[bytes]]
     drawn: bool = False  # made for reading: a window of a long text is enough, and numbers are rounded
     picture: bool = False
     page: bool = False  # a page to walk through, which holds more than it first shows
@@ -50,10 +34,8 @@ class FileFormat:
 def export(
     findings: Any,
     path: Path,
-    *,
-    width: int | None = None,
-    figure: FigureSettings | None = None,
-    **options: Unpack[Options],
+    settings: DisplaySettings | None = None,
+    **fields: Any,
 ) -> Iterator[bytes]:
     """Yield the contents of a file of this name piece by piece; the caller writes them.
 
@@ -61,12 +43,10 @@ def export(
         path: The file's name; its ending chooses `.json`, `.txt` (the table view), `.svg`, `.png` or `.pdf` (a figure),
             `.html` (a page), `.safetensors` or `.npz` (the arrays of a Report, one for each stage), `.csv` or
             `.parquet` (a row for every head of a survey, or for whatever is cut alone).
-        width: Columns of `.txt`; None for WIDTH.
-        figure: How a figure is drawn; None for as a whole, as wide as its content.
-        **options: See `present`.
+        settings: How it is shown.
+        **fields: Those of DisplaySettings, in place of all settings.
     """
-    settings = FileSettings(width or WIDTH, figure or FigureSettings())
-    return format_for(path, kind_of(findings)).write(findings, options, settings)
+    return format_for(path, kind_of(findings)).write(findings, settings or DisplaySettings(**fields))
 
 
 def format_for(path: Path, findings_kind: FindingsKind) -> FileFormat:
@@ -82,40 +62,40 @@ def format_for(path: Path, findings_kind: FindingsKind) -> FileFormat:
     raise UsageError(message, where=path, hint=hint)
 
 
-def _json(findings: Any, _options: Options, _settings: FileSettings) -> Iterator[bytes]:
+def _json(findings: Any, _settings: DisplaySettings) -> Iterator[bytes]:
     from attnscope.findings.codec import json_parts
 
     yield from json_parts(findings)
     yield b"\n"
 
 
-def _txt(findings: Any, options: Options, settings: FileSettings) -> Iterator[bytes]:
+def _txt(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     from attnscope.studies.present import present
     from attnscope.views.terminal import as_text  # rich is only needed for drawing
 
     # A file has no end of the screen.
-    yield as_text(present(findings, **options | {"brief": False}), settings.columns).encode()
+    yield as_text(present(findings, replace(settings, brief=False)), settings.columns).encode()
 
 
-def _figure(function: str) -> Callable[[Any, Options, FileSettings], Iterator[bytes]]:
+def _figure(function: str) -> Callable[[Any, DisplaySettings], Iterator[bytes]]:
     """Return the writer of what a function of `views.figure` draws."""
 
-    def write(findings: Any, options: Options, settings: FileSettings) -> Iterator[bytes]:
+    def write(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
         from attnscope.studies.present import present
 
-        parts = present(findings, format="heat", **options | {"options": False})
+        parts = present(findings, replace(settings, format="heat", options=False))
         figure: str | bytes = imported(f"attnscope.views.figure:{function}")(parts, settings.figure)
         yield figure.encode() if isinstance(figure, str) else figure
 
     return write
 
 
-def page(findings: Any, options: Options, _settings: FileSettings | None = None) -> Iterator[bytes]:
+def page(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     """Yield a page of findings of any kind."""
     from attnscope.studies.present import present
     from attnscope.views.page import as_html
 
-    yield from as_html(present(findings, format="page", **options | {"options": False}), _title_of(findings))
+    yield from as_html(present(findings, replace(settings, format="page", options=False)), _title_of(findings))
 
 
 def _title_of(findings: Any) -> str:
@@ -147,10 +127,10 @@ def _first_text(findings: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _subtitles(function: str) -> Callable[[Any, Options, FileSettings], Iterator[bytes]]:
+def _subtitles(function: str) -> Callable[[Any, DisplaySettings], Iterator[bytes]]:
     """Return the writer of subtitles of the words of all texts."""
 
-    def write(findings: Any, _options: Options, _settings: FileSettings) -> Iterator[bytes]:
+    def write(findings: Any, _settings: DisplaySettings) -> Iterator[bytes]:
         words = [word for text in findings.texts for word in (text.sound.words if text.sound is not None else ())]
         if not any(text.sound is not None and text.sound.path is not None for text in findings.texts):
             hint = "pass --audio, and a model that writes down what it hears"
@@ -161,7 +141,7 @@ def _subtitles(function: str) -> Callable[[Any, Options, FileSettings], Iterator
     return write
 
 
-def _imported(writer: str) -> Callable[[Any, Options, FileSettings], Iterator[bytes]]:
+def _imported(writer: str) -> Callable[[Any, DisplaySettings], Iterator[bytes]]:
     """Return the writer of this name in `module:function`, which takes only findings; imported when it is called."""
     return lambda findings, *_: imported(writer)(findings)
 

@@ -5,34 +5,19 @@ parts (`views/parts.py`), and is not another reading of findings.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Unpack
+from typing import Any
 
 import msgspec
 
 from attnscope.studies.registry import kind_of
-from attnscope.studies.study import Display, Format, Listing
 from attnscope.views.parts import GAP, Facts, FirstFitting, Text, ViewPart
-from attnscope.views.settings import DisplaySettings, Shown
+from attnscope.views.settings import DisplaySettings
 
 
-def present(
-    findings: Any,
-    *,
-    format: Format = "table",
-    listing: Listing | None = None,
-    every_head: Any = None,
-    **fields: Unpack[Shown],
-) -> Iterator[ViewPart]:
-    """Turn findings of any kind into parts.
-
-    Args:
-        format: `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a
-            comparison; `page` is a page to walk through.
-        listing: Heads or effects that are listed.
-        **fields: Fields of DisplaySettings.
-    """
-    settings = DisplaySettings(**fields)
-    parts = kind_of(findings).present(findings, settings, Display(format, listing or Listing(), every_head))
+def present(findings: Any, settings: DisplaySettings | None = None, **fields: Any) -> Iterator[ViewPart]:
+    """Turn findings of any kind into parts; `fields` are those of DisplaySettings, in place of all settings."""
+    settings = settings or DisplaySettings(**fields)
+    parts = kind_of(findings).present(findings, settings)
     return _only_data(parts) if settings.data_only else parts
 
 

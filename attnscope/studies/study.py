@@ -5,52 +5,21 @@ computes and what draws is imported when it is called.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.request.options import Option
+from attnscope.views.settings import DisplaySettings, Listing
 
 if TYPE_CHECKING:
-    from attnscope.findings.arrays import Matrix
     from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.run.session import Session
     from attnscope.views.parts import ViewPart
-    from attnscope.views.settings import DisplaySettings
 
-Format = Literal["table", "heat", "verdict", "page"]
 DRAWN = (".json", ".txt", ".svg", ".png", ".pdf", ".html")  # formats that every kind with a screen of parts can have
 TABLES = (".csv", ".parquet")
-
-
-@dataclass(frozen=True)
-class Listing:
-    """The heads that are listed below a picture."""
-
-    top: int | None = None  # number of heads of each role or measure; None for as many as fit on a line, or ten
-    sort: Literal["value", "layer"] = "value"  # order of the listed heads
-    signed: bool = True  # whether values below 0 are weak; otherwise the magnitude counts
-
-    def heads(self, values: "Matrix", limit: int) -> list[tuple[int, int]]:
-        """Return the layers and heads that are listed; NaN is left out."""
-        import numpy as np
-
-        flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
-        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or limit] if flat[n] > -np.inf]
-        return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
-
-
-@dataclass(frozen=True)
-class Display:
-    """What to show of findings, beyond the settings that all views share."""
-
-    # `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a comparison;
-    # `page` is a page to walk through
-    format: Format = "table"
-    listing: Listing = Listing()
-    # for a page: every head of a text, or the roles of heads on the sides of a comparison; None for none
-    every_head: Any = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +28,7 @@ class FindingsKind:
 
     name: str  # the study's name, or one of its own if the study has several kinds
     findings: str  # module in `attnscope.findings` and name of its class, such as `run:Report`
-    # module in `attnscope.studies` and name of the function of findings, settings and display that yields the parts of
-    # a screen
+    # module in `attnscope.studies` and name of the function of findings and settings that yields the parts of a screen
     screen: str
     formats: tuple[str, ...] = DRAWN  # extensions of files that can hold it
     typed: str = ""  # the command that finds it, as errors name it
@@ -70,10 +38,10 @@ class FindingsKind:
         """Import the class of its findings."""
         return imported(f"attnscope.findings.{self.findings}")
 
-    def present(self, findings: Any, settings: "DisplaySettings", display: Display) -> "Iterator[ViewPart]":
+    def present(self, findings: Any, settings: DisplaySettings) -> "Iterator[ViewPart]":
         """Turn its findings into parts."""
-        function = self.page if display.format == "page" and self.page else self.screen
-        parts: Iterator[ViewPart] = imported(f"attnscope.studies.{function}")(findings, settings, display)
+        function = self.page if settings.format == "page" and self.page else self.screen
+        parts: Iterator[ViewPart] = imported(f"attnscope.studies.{function}")(findings, settings)
         return parts
 
     @property
@@ -113,7 +81,7 @@ class Call:
     # which texts it takes: `named` ones; built-in ones if none are named (the study adds them), or if none are `typed`
     # (a piped text is not read); those of a `file`; or none
     texts: Literal["named", "built-in", "typed", "file", "none"] = "named"
-    listing: Listing = Listing()
+    listing: Listing = field(default_factory=Listing)
 
 
 Sides = tuple[str, Sequence[Any]]  # an option that is given once for every side, and its values

@@ -1,13 +1,43 @@
-"""Display settings shared by all views."""
+"""How findings are shown."""
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
-from attnscope.views.scales import Shape
+if TYPE_CHECKING:
+    from attnscope.findings.arrays import Matrix
+    from attnscope.views.scales import Shape
 
 FigureLabels = Literal["tokens", "positions", "none"]
 FigureParts = Literal["map", "bars"]
 FigureFont = Literal["sans", "serif"]
+Format = Literal["table", "heat", "verdict", "page"]
+
+
+@dataclass(frozen=True)
+class FigureSettings:
+    """How a figure is drawn."""
+
+    width: float | None = None  # CSS pixels, of which an inch has 96; None for the width of its content
+    labels: FigureLabels | None = None  # what names rows and columns of tokens; None for position and token
+    only: FigureParts | None = None  # parts that are drawn: matrices and maps, or tables with bars; None for all
+    font: FigureFont = "sans"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The heads that are listed below a picture."""
+
+    top: int | None = None  # number of heads of each role or measure; None for as many as fit on a line, or ten
+    sort: Literal["value", "layer"] = "value"  # order of the listed heads
+    signed: bool = True  # whether values below 0 are weak; otherwise the magnitude counts
+
+    def heads(self, values: "Matrix", limit: int) -> list[tuple[int, int]]:
+        """Return the layers and heads that are listed; NaN is left out."""
+        import numpy as np
+
+        flat = np.where(np.isnan(values), -np.inf, values if self.signed else np.abs(values)).ravel()
+        order = [int(n) for n in np.argsort(-flat, kind="stable")[: self.top or limit] if flat[n] > -np.inf]
+        return [divmod(n, values.shape[1]) for n in (sorted(order) if self.sort == "layer" else order)]
 
 
 @dataclass(frozen=True)
@@ -26,45 +56,20 @@ class DisplaySettings:
     ids: bool = False  # list the tokens with their ids
     percent: bool = False
     map_scale: Literal["row", "max"] = "row"  # where the colours of maps on pictures end
-    ramp: Shape = "sqrt"  # how colours follow weights
+    ramp: "Shape" = "sqrt"  # how colours follow weights
     sinks: bool = True  # whether the colours of weights end at 1; otherwise at the largest weight on another token
     least: int = 10  # number of least attended tokens that are listed
     streamed: bool = False  # generated tokens were printed while they were generated
     summary: bool = False  # of a comparison, show how much moves in every head, and no matrices
+    # `table` has every number; `heat` is a picture of the same; `verdict` only what a tolerance says of a comparison;
+    # `page` is a page to walk through
+    format: Format = "table"
+    listing: Listing = Listing()
+    # for a page: every head of a text, or the roles of heads on the sides of a comparison; None for none
+    every_head: Any = None
+    columns: int = 120  # of `.txt`
+    figure: FigureSettings = FigureSettings()
 
     def named(self, option: str, argument: str) -> str:
         """Name the option that shows more, as the command line or Python spells it."""
         return option if self.options else argument
-
-
-class Detail(TypedDict, total=False):
-    """Keyword arguments for how much is shown; see DisplaySettings."""
-
-    verbose: bool
-    brief: bool
-    ids: bool
-    percent: bool
-    map_scale: Literal["row", "max"]
-    ramp: Shape
-    sinks: bool
-    least: int
-    streamed: bool
-    summary: bool
-
-
-class Shown(Detail, total=False):
-    """Keyword arguments for every field of DisplaySettings."""
-
-    precision: int
-    options: bool
-    data_only: bool
-
-
-@dataclass(frozen=True)
-class FigureSettings:
-    """How a figure is drawn."""
-
-    width: float | None = None  # CSS pixels, of which an inch has 96; None for the width of its content
-    labels: FigureLabels | None = None  # what names rows and columns of tokens; None for position and token
-    only: FigureParts | None = None  # parts that are drawn: matrices and maps, or tables with bars; None for all
-    font: FigureFont = "sans"

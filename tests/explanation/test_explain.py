@@ -16,7 +16,6 @@ from attnscope.request.run_config import TextInput
 from attnscope.run.session import inspect
 from attnscope.studies.explain.run import explain
 from attnscope.studies.explain.screen import present_explanation
-from attnscope.studies.study import Display
 from attnscope.views.parts import Text, joined
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_sums, failed
@@ -198,7 +197,7 @@ def test_the_mask_of_the_layer_is_named_where_layers_differ(tmp_path, options, w
         assert (e.mask.used, e.layer_mask) == (whole, name)
         (shown,) = [
             text
-            for part in present_explanation(e, DisplaySettings(2), Display())
+            for part in present_explanation(e, DisplaySettings(precision=2))
             if isinstance(part, Text)
             for text in ("".join(span.text for span in joined(part)),)
             if text.startswith("mask: ")

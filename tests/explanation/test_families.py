@@ -15,7 +15,6 @@ from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session, inspect
 from attnscope.studies.explain.run import explain
 from attnscope.studies.explain.screen import present_explanation
-from attnscope.studies.study import Display
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.explanation_arithmetic import assert_inputs_sum, assert_sums, failed
 from tests.helpers.requests import requested
@@ -135,7 +134,7 @@ def test_what_the_rotation_multiplies_by_is_named(tmp_path, scaling, said, fract
         said = said.replace("×", "the rotated dimensions ×")
     assert e.query_steps[-1].formula == f"rotated by position 1{said}"
     assert e.cells[0].key_steps[-1].formula == f"rotated by position 0{said}"
-    shown = "".join(str(part) for part in present_explanation(e, DisplaySettings(2), Display()))
+    shown = "".join(str(part) for part in present_explanation(e, DisplaySettings(precision=2)))
     assert f"rotated, each by its own position{said}'" in shown
 
 

@@ -12,7 +12,6 @@ from attnscope.studies.compare.reports import compare_sides
 from attnscope.studies.run.page import present_page
 from attnscope.studies.run.screen import present_report
 from attnscope.studies.screens.header import short_path
-from attnscope.studies.study import Display
 from attnscope.views.parts import Facts, FirstFitting, WeightMap
 from attnscope.views.settings import DisplaySettings
 from tests.helpers.sample_reports import causal, report, sized, text_report, tokens, words
@@ -53,12 +52,12 @@ def test_numbers_that_would_take_several_screens_are_a_picture(count, width):
 def test_a_picture_has_every_weight_that_it_stands_for():
     made = sized(50)
     settings = DisplaySettings(precision=2, brief=True)
-    (found,) = (part for part in present_report(made, settings, Display()) if isinstance(part, FirstFitting))
+    (found,) = (part for part in present_report(made, settings) if isinstance(part, FirstFitting))
     (drawn,) = (part for part in found.picture if isinstance(part, WeightMap))
     np.testing.assert_array_equal(drawn.weights, made.texts[0].heads[0].stages["weights"])
     assert drawn.queries == drawn.keys == list(range(51))
     for partly in (sized(50, queries=[1, 2]), sized(50, keys=[0, 3]), sized(50, sink=0.5)):
-        (found,) = (part for part in present_report(partly, settings, Display()) if isinstance(part, FirstFitting))
+        (found,) = (part for part in present_report(partly, settings) if isinstance(part, FirstFitting))
         assert found.picture is None
 
 
@@ -199,7 +198,7 @@ def test_sides_are_called_by_the_ends_of_their_paths_where_these_differ(labels, 
 @pytest.mark.parametrize("screen", [present_report, present_page])
 def test_texts_of_a_part_of_a_report_keep_their_numbers(screen):
     made = report(*(text_report(tokens(words(3)), index=index) for index in (1, 4)))
-    found = screen(made, DisplaySettings(), Display())
+    found = screen(made, DisplaySettings())
     names = [name for part in found if isinstance(part, Facts) for name, _ in part.lines if name.startswith("text")]
     assert names == ["text 1", "text 4"]
 

@@ -297,7 +297,7 @@ def test_a_figure_is_well_formed_and_loads_nothing(n):
 def test_what_the_parts_say_is_in_the_figure():
     made = explanation()
     said = " ".join(" ".join(texts(parsed(made))).split())
-    drawn = b"".join(formats.export(made, Path("x.txt"), width=60)).decode()  # with fewer dimensions than a figure
+    drawn = b"".join(formats.export(made, Path("x.txt"), columns=60)).decode()  # with fewer dimensions than a figure
     numbers = set(re.findall(r"−?\d+\.\d{2}\b", drawn))
     assert len(numbers) > 20
     assert [number for number in numbers if number not in said] == []

@@ -51,7 +51,7 @@ def test_json_is_the_report_and_nothing_else(made):
 
 def test_text_is_the_table_view_without_escapes(made):
     assert export(made, Path("x.txt")).decode() == draw(made, 120)
-    assert export(made, Path("x.TXT"), width=60, precision=4).decode() == draw(made, 60, precision=4)
+    assert export(made, Path("x.TXT"), columns=60, precision=4).decode() == draw(made, 60, precision=4)
 
 
 def stored(findings, path):

@@ -19,8 +19,8 @@ from attnscope.studies.formats import export
 from attnscope.studies.heads.changes import compare_heads
 from attnscope.studies.present import present
 from attnscope.studies.run.screen import are_thumbnails
-from attnscope.studies.study import Listing
 from attnscope.views import parts
+from attnscope.views.settings import Listing
 from attnscope.views.terminal.thumbnails import pool_largest
 from tests.helpers.heads import changed, of_head, stacked
 from tests.helpers.sample_overviews import pooled_of, weights_of

@@ -9,7 +9,7 @@ import pytest
 from attnscope.findings.compare import Side
 from attnscope.findings.heads import STAGES
 from attnscope.studies.compare.reports import compare_sides
-from attnscope.studies.study import Listing
+from attnscope.views.settings import Listing
 from tests.helpers.sample_explanations import explanation, residuals
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import HOSTILE, bank, causal, many_heads, report, sized, text_report, tokens

@@ -8,7 +8,7 @@ import numpy as np
 from attnscope.findings.ablation import EffectSurvey
 from attnscope.studies.ablate.screen import effect_meaning, present_effects
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
-from attnscope.studies.study import Display, Request
+from attnscope.studies.study import Request
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import Table, ViewPart
 from attnscope.views.settings import DisplaySettings
@@ -30,9 +30,7 @@ def run_with_heads(request: Request, survey: EffectSurvey) -> RunWithEveryHead |
     return run_texts(request.run, request.session, (survey.layers[strongest], max(0, survey.heads[strongest])))
 
 
-def present_effects_page(
-    survey: EffectSurvey, settings: DisplaySettings, display: Display
-) -> "Iterator[ViewPart | Walk | Scatter]":
+def present_effects_page(survey: EffectSurvey, settings: DisplaySettings) -> "Iterator[ViewPart | Walk | Scatter]":
     """Turn the effects of every head, layer, edge or span into the parts of a page."""
     heads = HeadsOfPage("thumbnails")
     if survey.unit in ("head", "layer"):
@@ -44,8 +42,8 @@ def present_effects_page(
         heads = HeadsOfPage(name, [(name, f"{meaning[:1].upper()}{meaning[1:]}.", values)], queries=[query])
     elif survey.unit == "edge":
         heads = HeadsOfPage("thumbnails", queries=[survey.queries[survey.order()[0]]])
-    for part in with_walk(present_effects(survey, settings, display), display.every_head, heads):
-        if isinstance(part, Table) and survey.unit == "head" and display.every_head is not None:
+    for part in with_walk(present_effects(survey, settings), settings.every_head, heads):
+        if isinstance(part, Table) and survey.unit == "head" and settings.every_head is not None:
             yield _scatter(survey, heads.display)
         yield part
 

@@ -18,12 +18,11 @@ from attnscope.studies.ablate.target_screen import (
 from attnscope.studies.heads.screen import head_numbers
 from attnscope.studies.screens.header import counted, more_options, notes, report_header, text_header, unknown_words
 from attnscope.studies.screens.predictions import percent
-from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import token_axis
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.scales import shares_of_largest
-from attnscope.views.settings import DisplaySettings
+from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, note, ours, token_span, untrusted
 
 _LISTED = 10
@@ -47,7 +46,7 @@ _HIDDEN = "how much the final hidden state changes, relative to its length"
 _EDGE = "edge A ← B: what query A reads from key B."
 
 
-def present_ablation(ablation: Ablation, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_ablation(ablation: Ablation, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn the effects of a cut into parts."""
     yield from _header(ablation, settings)
     yield from other_text(ablation)
@@ -71,18 +70,18 @@ def present_ablation(ablation: Ablation, settings: DisplaySettings, display: Dis
     yield from more_options([*more, "--json (every number)"], settings)
 
 
-def present_effects(survey: EffectSurvey, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_effects(survey: EffectSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn the effects of every head, layer, edge or span into parts."""
     yield from _header(survey, settings)
     yield from other_text(survey)
     yield GAP
     if survey.unit == "span":
-        yield from present_spans(survey, settings, display.listing)
+        yield from present_spans(survey, settings, settings.listing)
         return
     for effects in survey.effects:
         yield from _effects(survey, effects, settings)
         yield GAP
-    yield _strongest(survey, display.listing, settings)
+    yield _strongest(survey, settings.listing, settings)
     yield GAP
     edge = [_EDGE] if survey.unit == "edge" else []
     if any(survey.restored(effects) is not None for effects in survey.effects):

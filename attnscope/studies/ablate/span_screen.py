@@ -7,11 +7,10 @@ import numpy as np
 from attnscope.findings.ablation import Effects, EffectSurvey
 from attnscope.studies.screens.header import counted, more_options, notes
 from attnscope.studies.screens.spans import spell_run
-from attnscope.studies.study import Listing
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.scales import shares_of_largest
-from attnscope.views.settings import DisplaySettings
+from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
 
 _LISTED = 20

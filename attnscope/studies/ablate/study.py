@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
+from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Request, Sides, Study, StudyCommand
+from attnscope.views.settings import Listing
 
 _EXAMPLES = """
 attnscope ablate "She sat by the [MASK] of the river" --cut L2H0

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from attnscope.findings.check import Check, CheckedText, CheckReport
 from attnscope.studies.screens.header import named_tokens, report_header, text_headers, unknown_words
-from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, Spans, note, ours, untrusted
@@ -14,7 +13,7 @@ _HEADINGS = ("value", "limit", "worst", "text", "verdict")
 _VERDICTS = {"pass": ours("ok", "good"), "fail": ours("FAIL", "bad"), "skipped": ours("skipped", "dim")}
 
 
-def present_check(report: CheckReport, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_check(report: CheckReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn checks into parts, with the differences of each layer if a check failed or `verbose` is set."""
     # Of the first text: built-in ones after it have words that few tokenizers know, which is no fault of the model.
     yield from unknown_words(report.texts[:1])

@@ -21,27 +21,26 @@ from attnscope.studies.compare.screen import (
 from attnscope.studies.explore.saved import SavedSource, SavedText, comparison_source
 from attnscope.studies.explore.scenes import head_axes
 from attnscope.studies.run.every_head import RoleRecorders, TextRoles, with_roles
-from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind
 from attnscope.views.parts import FirstFitting, Matrices, ViewPart, WeightMap
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import Alignment, HeadNumber, Scene
 
 
-def present_page(comparison: Comparison, settings: DisplaySettings, display: Display) -> Iterator[Any]:
+def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[Any]:
     """Turn a comparison into the parts of a page; a walk replaces its matrices.
 
-    Tables are about the head that moved most. `display.every_head` holds RoleRecorders of every side.
+    Tables are about the head that moved most. `settings.every_head` holds RoleRecorders of every side.
     """
     if not all(text.heads for side in comparison.sides for text in side.report.texts):
-        yield from present_comparison(comparison, settings, display)
+        yield from present_comparison(comparison, settings)
         return
     best = [most_moved(change, 1)[0] for change in comparison.changes]
     changes = [replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)]
     from attnscope.views.page.walk import Walk
 
-    walk: Any = Walk(_walk(with_short_labels(comparison), best[0].first, display.every_head or ()))
-    parts = present_comparison(replace(comparison, changes=changes), settings, display, before_heads=[walk])
+    walk: Any = Walk(_walk(with_short_labels(comparison), best[0].first, settings.every_head or ()))
+    parts = present_comparison(replace(comparison, changes=changes), settings, before_heads=[walk])
     walked = False
     for part in _in_full(parts):
         walked = walked or part is walk

@@ -41,7 +41,6 @@ from attnscope.studies.screens.header import (
 )
 from attnscope.studies.screens.overview import HEAVIEST, weight_map
 from attnscope.studies.screens.stages import matrix_panel
-from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis, AxisKind, source_kind, token_axis
 from attnscope.views.numbers import MINUS, formatted
 from attnscope.views.parts import (
@@ -56,7 +55,7 @@ from attnscope.views.parts import (
     ViewPart,
     paragraph,
 )
-from attnscope.views.settings import DisplaySettings
+from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, ours, token_span, untrusted
 
 _PRINTED = 10  # number of heads that are printed, if there are more
@@ -73,14 +72,14 @@ _LEGEND = (
 
 
 def present_comparison(
-    comparison: Comparison, settings: DisplaySettings, display: Display, *, before_heads: Iterable[ViewPart] = ()
+    comparison: Comparison, settings: DisplaySettings, *, before_heads: Iterable[ViewPart] = ()
 ) -> Iterator[ViewPart]:
     """Turn a comparison into parts; of the format `verdict`, only the verdict of the tolerance.
 
     `before_heads`: parts that precede what is about heads.
     """
-    heat = display.format == "heat"
-    verdict = display.format == "verdict"
+    heat = settings.format == "heat"
+    verdict = settings.format == "verdict"
     if not settings.verbose:
         comparison = with_short_labels(comparison)
     if not verdict:

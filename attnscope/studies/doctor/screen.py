@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from attnscope.findings.doctor import VERDICTS, BatchFacts, DoctorCheck, DoctorReport, Evidence, Soundness
 from attnscope.studies.screens.header import counted, short_path
-from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Look, Span, Spans, note, ours, untrusted
@@ -31,7 +30,7 @@ _TEXTS = {
 }
 
 
-def present_doctor(report: DoctorReport, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn an examination into parts: a table of checks, then what is wrong, then the others."""
     yield Facts(list(_header(report, settings)))
     yield GAP

@@ -25,7 +25,6 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.stages import BIAS_NAMES
-from attnscope.studies.study import Display
 from attnscope.views.axes import Axis, token_axis
 from attnscope.views.numbers import MASKED, digits_for, number_text, scale_text
 from attnscope.views.parts import GAP, Facts, Text, ViewPart, paragraph
@@ -35,7 +34,7 @@ from attnscope.views.spans import Look, Span, Spans, ours, token_span, untrusted
 _STREAM = 4  # residuals up to which each has its vector shown
 
 
-def present_explanation(e: Explanation, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_explanation(e: Explanation, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn an explanation into parts."""
     axis = token_axis("key" if e.context is None else "context", e.sources, e.keys)
     yield from unknown_words([e])

@@ -32,11 +32,10 @@ from attnscope.studies.screens.header import (
     unknown_tokens,
     unknown_words,
 )
-from attnscope.studies.study import Display, Listing
 from attnscope.views.numbers import MINUS, Digits, digits_for
 from attnscope.views.parts import GAP, Column, Facts, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale
-from attnscope.views.settings import DisplaySettings
+from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, note, ours, untrusted
 
 _MOST = 10  # heads that are listed
@@ -45,11 +44,11 @@ _LONGEST_HEADING = 12  # characters
 _LEAST = 0.005  # smaller changes would show as 0.00
 
 
-def present_changes(comparison: HeadComparison, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_changes(comparison: HeadComparison, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn the differences between two models' heads into parts."""
     labels = [side.label if settings.verbose else short_path(side.label) for side in comparison.sides]
     labels = labels if len(set(labels)) == len(labels) else [side.label for side in comparison.sides]
-    listing = replace(display.listing, signed=False)
+    listing = replace(settings.listing, signed=False)
     yield from _header(comparison, labels, settings)
     yield notes(comparison.notes)
     yield GAP

@@ -6,7 +6,6 @@ import numpy as np
 
 from attnscope.findings.head_findings import NeedleSurvey
 from attnscope.studies.screens.header import more_options, notes, report_header
-from attnscope.studies.study import Display
 from attnscope.views.numbers import formatted
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -16,7 +15,7 @@ _NAMED = 5  # retrieval heads that are named
 _SHADES = " ░▒▓█"
 
 
-def present_needle(survey: NeedleSurvey, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_needle(survey: NeedleSurvey, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn the reading of a needle into parts."""
     yield from report_header(survey.provenance, survey.mask, settings)
     head_names = "  ".join(

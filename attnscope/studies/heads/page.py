@@ -16,7 +16,7 @@ from attnscope.studies.heads.screen import ROLES_ALONE, present_measured, presen
 from attnscope.studies.heads.texts import TEXTS
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
 from attnscope.studies.screens.header import counted
-from attnscope.studies.study import Display, Request
+from attnscope.studies.study import Request
 from attnscope.views.parts import ViewPart
 from attnscope.views.settings import DisplaySettings
 
@@ -70,7 +70,7 @@ def _repeated(source: "ModelSource", text: TextInput, seed: int) -> TextInput:
     return TextInput("", where="random tokens", given=ids)
 
 
-def present_survey_page(survey: HeadRoles, settings: DisplaySettings, display: Display) -> "Iterator[ViewPart | Walk]":
+def present_survey_page(survey: HeadRoles, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
     """Turn the roles of all heads into the parts of a page."""
     repeats = _repeats(survey)
     random = " and on random tokens" if repeats else ""
@@ -85,15 +85,13 @@ def present_survey_page(survey: HeadRoles, settings: DisplaySettings, display: D
     if len(survey.roles) <= ROLES_ALONE:
         numbers = [(role.title, f"{role.meaning} ({role.source})", role.values) for role in survey.roles]
         heads = replace(heads, display=survey.roles[0].title, numbers=numbers, role_texts=())
-    yield from with_walk(present_survey(survey, settings, display), display.every_head, heads)
+    yield from with_walk(present_survey(survey, settings), settings.every_head, heads)
 
 
-def present_measured_page(
-    measured: HeadScores, settings: DisplaySettings, display: Display
-) -> "Iterator[ViewPart | Walk]":
+def present_measured_page(measured: HeadScores, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
     """Turn one number for every head into the parts of a page."""
     numbers = [(measured.measure, measured.meaning, measured.values)]
     text = measured.texts[0]
     query = text.queries[0] if text.keys is not None and text.queries else None
     heads = HeadsOfPage(measured.measure, numbers, queries=[query])
-    yield from with_walk(present_measured(measured, settings, display), display.every_head, heads)
+    yield from with_walk(present_measured(measured, settings), settings.every_head, heads)

@@ -22,12 +22,11 @@ from attnscope.studies.screens.header import (
     unknown_tokens,
     unknown_words,
 )
-from attnscope.studies.study import Display, Listing
 from attnscope.views.axes import Axis
 from attnscope.views.numbers import Digits, digits_for, formatted
 from attnscope.views.parts import GAP, Column, Facts, Matrices, Panel, Table, Text, ViewPart, paragraph
 from attnscope.views.scales import Scale, shares_of_largest
-from attnscope.views.settings import DisplaySettings
+from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, note, ours
 
 _STRONGEST = 10  # number of heads listed for one role or measure
@@ -39,10 +38,10 @@ _LEAST = 0.005  # smaller values would show as 0.00
 ROLES_ALONE = 3  # largest number of roles that are shown with their values
 
 
-def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_survey(survey: HeadRoles, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn the roles of all heads into parts, with two digits, because they have standard errors."""
     settings = replace(settings, precision=2)
-    listing = display.listing
+    listing = settings.listing
     yield from unknown_tokens(survey.probes.unknown, survey.probes.tokens)
     yield from report_header(survey.provenance, survey.mask, settings)
     yield Facts([*((name, note(text)) for name, text in describe_probes(survey)), *_about_shares(survey)])
@@ -55,7 +54,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
         yield _picture(survey)
         yield GAP
         main = [name for row in survey.main for name in row]
-        yield _strongest_of_roles(survey.roles, main, listing, bars=display.format == "heat")
+        yield _strongest_of_roles(survey.roles, main, listing, bars=settings.format == "heat")
         yield GAP
         n_heads = sum(_head_counts(survey))
         none = n_heads - sum(name is not None for name in main)
@@ -70,7 +69,7 @@ def present_survey(survey: HeadRoles, settings: DisplaySettings, display: Displa
     yield from more_options([*more, "--top K (more heads)", "--json, -o heads.csv (every number)"], settings)
 
 
-def present_measured(measured: HeadScores, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_measured(measured: HeadScores, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn one number for every head into parts."""
     yield from unknown_words(measured.texts)
     yield from report_header(measured.provenance, measured.mask, settings)
@@ -81,9 +80,9 @@ def present_measured(measured: HeadScores, settings: DisplaySettings, display: D
     yield head_numbers(measured.values, settings, kinds=_kinds(measured))
     yield GAP
     if measured.contrast is None:
-        yield strongest(measured.values, None, display.listing, settings)
+        yield strongest(measured.values, None, settings.listing, settings)
     else:
-        yield _contrasted(measured, measured.contrast, display.listing, settings)
+        yield _contrasted(measured, measured.contrast, settings.listing, settings)
     yield GAP
     yield notes(measured.notes)
     if any(text.keys is None for text in measured.texts):

@@ -6,7 +6,8 @@ from typing import Any
 from attnscope.base.errors import UsageError, arg
 from attnscope.base.layer_kinds import MIXING
 from attnscope.request.arguments import asks_one_number
-from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Listing, Request, Sides, Study, StudyCommand
+from attnscope.studies.study import DRAWN, TABLES, Call, FindingsKind, Request, Sides, Study, StudyCommand
+from attnscope.views.settings import Listing
 
 _FILES = (*DRAWN, *TABLES), "heads"
 

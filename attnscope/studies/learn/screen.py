@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from attnscope.findings.lesson import Lesson, LessonStep
 from attnscope.studies.screens.header import report_header, text_header
-from attnscope.studies.study import Display
 from attnscope.views.numbers import column_texts
 from attnscope.views.parts import GAP, Column, Facts, Table, ViewPart, paragraph
 from attnscope.views.settings import DisplaySettings
@@ -13,7 +12,7 @@ from attnscope.views.spans import Span, ours, token_span, untrusted
 _NONE = "−∞"  # cell of a key that is not allowed
 
 
-def present_lesson(lesson: Lesson, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_lesson(lesson: Lesson, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn a whole lesson into parts, with the answers after all questions."""
     yield from lesson_header(lesson, settings)
     for step_number, step in enumerate(lesson.steps, 1):

@@ -8,10 +8,9 @@ from attnscope.base.layer_kinds import LayerPaths, mixes_unseen
 from attnscope.findings.attribution import Attribution, LogitEdge, TargetToken
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.heads.screen import head_numbers, strongest
-from attnscope.studies.study import Listing
 from attnscope.views.numbers import column_texts, number_text
 from attnscope.views.parts import GAP, Column, Table, Text, ViewPart, paragraph
-from attnscope.views.settings import DisplaySettings
+from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, ours, token_span
 
 _PARTS = 12  # parts that are listed

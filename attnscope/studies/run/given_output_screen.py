@@ -6,11 +6,10 @@ from attnscope.findings.given_output import GivenOutput
 from attnscope.findings.run import TextReport
 from attnscope.studies.heads.screen import head_grid, strongest
 from attnscope.studies.screens.header import notes
-from attnscope.studies.study import Listing
 from attnscope.views.numbers import digits_for
 from attnscope.views.parts import GAP, Facts, ViewPart, paragraph
 from attnscope.views.scales import Scale
-from attnscope.views.settings import DisplaySettings
+from attnscope.views.settings import DisplaySettings, Listing
 from attnscope.views.spans import Span, Spans, ours, token_span
 
 _LISTED = 4  # other rules that are named

@@ -15,7 +15,6 @@ from attnscope.studies.run.every_head import EveryHead, TextRoles, with_roles
 from attnscope.studies.screens.header import notes, report_header, text_headers, unknown_words
 from attnscope.studies.screens.sound import present_sound
 from attnscope.studies.screens.spans import present_spans
-from attnscope.studies.study import Display
 from attnscope.views.parts import GAP, ViewPart
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.scene import RankedSources, Scene, WalkHead
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from attnscope.views.page.walk import Walk
 
 
-def present_page(report: Report, settings: DisplaySettings, display: Display) -> "Iterator[ViewPart | Walk]":
+def present_page(report: Report, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
     """Turn a report into the parts of a page."""
     yield from unknown_words(report.texts)
     yield from report_header(report.provenance, report.mask, settings, cuts=report.cuts, labelled=True)
@@ -37,7 +36,7 @@ def present_page(report: Report, settings: DisplaySettings, display: Display) ->
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 
-        yield Walk(walk_source(report, display.every_head))
+        yield Walk(walk_source(report, settings.every_head))
     yield from _below(report, settings)
 
 

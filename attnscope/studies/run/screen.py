@@ -28,7 +28,6 @@ from attnscope.studies.screens.sound import present_sound
 from attnscope.studies.screens.spans import present_spans, present_strips
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.word_matrix import word_axes, word_contributors, word_matrix
-from attnscope.studies.study import Display
 from attnscope.views.axes import source_kind, token_axis
 from attnscope.views.numbers import Digits
 from attnscope.views.parts import GAP, FirstFitting, Matrices, Panel, ViewPart, paragraph
@@ -42,9 +41,9 @@ _MOST_RANKED = 24  # rows whose contributors are listed below maps on pictures
 _MOST_LINES = 200  # lines of numbers that are printed for many heads
 
 
-def present_report(report: Report, settings: DisplaySettings, display: Display) -> Iterator[ViewPart]:
+def present_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Turn a report into parts."""
-    heat = display.format == "heat"
+    heat = settings.format == "heat"
     small = [(heat or _are_maps(text)) and are_thumbnails(text, brief=heat and settings.brief) for text in report.texts]
     if settings.streamed:
         yield GAP
