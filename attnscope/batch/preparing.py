@@ -10,7 +10,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import parse_json
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import Settings
-from attnscope.batch.items import Item, pictures_of
+from attnscope.batch.items import PICTURE, Item, pictures_of
 from attnscope.batch.records import Record
 from attnscope.batch.windows import record_of
 from attnscope.checkpoints.source import ModelSource
@@ -126,6 +126,8 @@ class TextPreparer:
         assert item.text is not None
         if not item.text.text.strip():
             why = "the text is blank" if item.text.text else "the text is empty"
+            if self._source.read_media is None and item.fields.get(PICTURE) is not None:
+                why += ", and a dump opens the half of this model that reads texts, or it has no other"
             return record_of(item, "skipped", error=why)
         text = item.text
         if self._settings.of_spans and self._run.spans is None and not text.turns:

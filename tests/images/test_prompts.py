@@ -150,6 +150,19 @@ def test_a_text_goes_on_as_transformers_continues_it(models, name: str) -> None:
     assert text.images[0].tokens.max() < len(text.tokens) - len(made)
 
 
+def test_a_model_that_generates_a_placeholder_is_refused_in_one_line(models) -> None:
+    folder, _ = models("qwen2_vl")
+    model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
+
+    def prefer(module: torch.nn.Module, taken: Any, logits: torch.Tensor) -> None:
+        logits[..., model.config.image_token_id] = 1e6
+
+    model.lm_head.register_forward_hook(prefer)
+    with pytest.raises(AttnscopeError, match="finds other pictures in the text") as caught:
+        attnscope.inspect(QUESTION, image=picture(), model=model, generate=2)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_page_names_the_picture_in_its_text_and_the_command_that_was_typed(
     models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

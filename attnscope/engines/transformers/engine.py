@@ -173,6 +173,13 @@ class TransformersEngine:
             message = f"the model fails on a text of {max(batch.tokens.lengths)} tokens ({e})"
             hint = f"pass {arg('truncate', True)} to truncate the text"
             raise AttnscopeError(message, where=arg("text"), hint=hint) from e
+        except ValueError as e:
+            written = next(iter(str(e).splitlines()), "")[:200]
+            if not batch.media or "image tokens" not in written:
+                raise
+            # A model may generate the placeholder of a picture, which transformers only reads with one.
+            hint = f"generate fewer tokens ({arg('generate')})"
+            raise AttnscopeError(f"transformers finds other pictures in the text ({written})", hint=hint) from e
         return result
 
     def logits(self, hidden: Tensor) -> Tensor:

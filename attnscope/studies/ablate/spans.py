@@ -97,9 +97,20 @@ def _with_answer(
         raise UsageError(f"{source.name} does not predict the next token", where=where, hint=hint)
     (text_input,) = run.texts
     full_text = text_input.text + answer
-    tokens = source.tokenizer.encode(full_text, text_input.pair, where=where, special=text_input.adds_special)
-    tokens = tokens[: len(tokens) - count_closing(tokens)]
     prompt_length = len(prompt) - count_closing(prompt)
+    if text_input.read is not None:  # the tokens of its pictures are not those of their placeholders
+        added = source.tokenizer.encode(answer, None, where=where, special=False)
+        shift = len(text_input.text)
+        moved = [
+            token
+            if token.start is None or token.end is None
+            else replace(token, start=token.start + shift, end=token.end + shift)
+            for token in added
+        ]
+        tokens = [*prompt[:prompt_length], *moved]
+    else:
+        tokens = source.tokenizer.encode(full_text, text_input.pair, where=where, special=text_input.adds_special)
+        tokens = tokens[: len(tokens) - count_closing(tokens)]
     if [token.id for token in tokens[:prompt_length]] != [token.id for token in prompt[:prompt_length]] or len(
         tokens
     ) == prompt_length:
