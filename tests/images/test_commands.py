@@ -54,6 +54,15 @@ def test_dumps_take_pictures_of_records(folder: Path) -> None:
         np.testing.assert_allclose(dumped, expected.heads.stages["weights"], atol=1e-5)
 
 
+def test_a_dump_says_that_it_opened_the_half_of_a_model_that_reads(tmp_path: Path) -> None:
+    next(row for row in VISION if row.name == "clip").save(tmp_path / "clip")
+    (tmp_path / "seen.jsonl").write_text('{"image": "cat.png"}\n')
+    words = [str(tmp_path / "seen.jsonl"), "-m", str(tmp_path / "clip"), "-o", str(tmp_path / "out.jsonl"), "--quiet"]
+    main(["batch", *words])
+    record = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[1])
+    assert record["status"] == "skipped" and "opens the half of this model that reads texts" in record["error"]
+
+
 def test_dumps_of_a_vision_model_need_no_text() -> None:
     Path("seen.jsonl").write_text('{"image": "cat.png"}\n')
     assert main(["batch", "seen.jsonl", "-m", "dinov2", "-o", "seen-out.jsonl", "--quiet"]) == 0
@@ -97,6 +106,14 @@ def test_a_chat_takes_a_picture_of_an_option(tmp_path: Path, capsys: pytest.Capt
     assert "is of type 'video'; give its frames as parts" in error and error.count("\n") == 1
 
 
+def test_an_answer_behind_a_picture_is_given() -> None:
+    result = attnscope.ablate(QUESTION, image="cat.png", model="qwen", spans="images", each="span", answer=" a cat")
+    made = [token.text for token in result.data.tokens][-2:]
+    prompt = attnscope.inspect(QUESTION, image="cat.png", model="qwen").data.texts[0].tokens
+    assert made == ["a", "cat"] and [token.id for token in result.data.tokens][:-2] == [token.id for token in prompt]
+    assert result.data.spans is not None and {"image", "answer"} <= set(result.data.spans.names)
+
+
 def test_python_prints_maps_of_all_patches_and_no_matrices() -> None:
     printed = repr(attnscope.inspect(image="cat.png", model="dinov2", layer=1, head=2))
     assert "weights of cls" in printed and "patches" in printed and "scores" not in printed
@@ -104,11 +121,11 @@ def test_python_prints_maps_of_all_patches_and_no_matrices() -> None:
     assert "below each: entropy in bits" in every and "are printed" not in every
 
 
-def test_doctor_leaves_vision_models_to_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "-m", "dinov2"]) == 1
-    error = capsys.readouterr().err
-    assert "takes pixel_values, and doctor examines models that take token ids; attnscope check" in error
-    assert error.count("\n") == 1
+def test_doctor_examines_what_applies_to_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "-m", "dinov2"]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "nothing is wrong: 8 checks are ok, 20 do not apply" in screen
+    assert "row_sums ok" in screen and "other_size ok" in screen and "processor ok" in screen
 
 
 def test_a_span_of_a_picture_counts_its_patches(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,8 +45,8 @@ class PatchLayout:
 def probe_pixels(model: Any, where: str | Path) -> Tensor:
     """Return a picture of noise, (1, 3, height, width), that a vision model takes: small, or else of its own size."""
     config = model.config
-    patch = _pair(getattr(config, "patch_size", None))
-    own_size = _pair(getattr(config, "image_size", None))
+    patch = pair_of(getattr(config, "patch_size", None))
+    own_size = pair_of(getattr(config, "image_size", None))
     channels = getattr(config, "num_channels", 3)
     if patch is None or min(patch) < 1:
         message = f"'{config.model_type}' has no patches of one size"
@@ -72,7 +72,7 @@ def probe_pixels(model: Any, where: str | Path) -> Tensor:
     raise AttnscopeError(message, where=where, hint="attnscope shows vision models whose tokens are patches")
 
 
-def _pair(value: Any) -> tuple[int, int] | None:
+def pair_of(value: Any) -> tuple[int, int] | None:
     """Return a height and width that a config gives as one number or two."""
     numbers = [value, value] if isinstance(value, int) else list(value) if isinstance(value, list | tuple) else []
     if len(numbers) != 2 or not all(isinstance(number, int) for number in numbers):
@@ -84,7 +84,7 @@ def vision_inputs(model: Any, pixels: Tensor) -> dict[str, Tensor]:
     """Return what a vision model takes for a picture, (1, 3, height, width): its pixels, or its patches (NaFlex)."""
     if _GRIDS not in signature(model.forward).parameters:
         return {PIXELS: pixels}
-    side, _ = _pair(model.config.patch_size) or (1, 1)
+    side, _ = pair_of(model.config.patch_size) or (1, 1)
     rows, columns = (length // side for length in pixels.shape[-2:])
     patches = pixels.reshape(3, rows, side, columns, side).permute(1, 3, 2, 4, 0).reshape(1, rows * columns, -1)
     real = torch.ones(1, rows * columns, dtype=torch.int64, device=pixels.device)
@@ -112,7 +112,7 @@ def find_layout(model: Any, pixels: Tensor, where: str | Path) -> PatchLayout:
     Args:
         pixels: A picture that the model takes, (1, 3, height, width).
     """
-    patch = _pair(model.config.patch_size)
+    patch = pair_of(model.config.patch_size)
     assert patch is not None
     family = model.config.model_type
     rows, columns = pixels.shape[-2] // patch[0], pixels.shape[-1] // patch[1]
@@ -130,10 +130,10 @@ def find_layout(model: Any, pixels: Tensor, where: str | Path) -> PatchLayout:
     if n_before < 0 or any(token_of(*place) != token for place, token in expected.items()):
         message = f"the tokens of '{family}' are not its patches, row by row"
         raise AttnscopeError(message, where=where, hint="attnscope shows vision models whose tokens are patches")
-    return PatchLayout(_own_tokens(model, n_before, where), patch)
+    return PatchLayout(own_tokens(model, n_before, where), patch)
 
 
-def _own_tokens(model: Any, count: int, where: str | Path) -> tuple[str, ...]:
+def own_tokens(model: Any, count: int, where: str | Path) -> tuple[str, ...]:
     """Return the names of the tokens before the patches: the class token, that of distillation, and registers."""
     parameters = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
     names = [CLS] if parameters & {"cls_token", "class_embedding", "class_token"} else []

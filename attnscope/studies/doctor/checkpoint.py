@@ -1,6 +1,7 @@
 """Examine a checkpoint in a folder, a GGUF file or the Hugging Face cache."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace as replace_fields
 from math import prod
 from typing import Any
@@ -15,10 +16,12 @@ from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer
 from attnscope.engines.torch_setup import choose_device, set_threads
 from attnscope.engines.transformers.backends import backend_of, load_examined
+from attnscope.engines.transformers.media import open_image_processor
 from attnscope.engines.transformers.model_class import check_own_code, find_model_class
 from attnscope.findings.doctor import DoctorReport
 from attnscope.request.memory import DTYPE_BYTES, memory_bound, require_memory
 from attnscope.request.run_config import RunConfig
+from attnscope.studies.doctor.pictures import takes_pictures
 from attnscope.studies.doctor.run import LONGEST_PROBE, OnProgress, examine
 
 _USUAL = ("eager", "sdpa")
@@ -49,13 +52,13 @@ def examine_checkpoint(
         need["a copy in float32"] = numbers * 4
     require_memory(need, memory_bound(run.max_memory))
     model_class = find_model_class(folder)
-    takes = model_class.model.main_input_name
-    if takes != "input_ids":
-        message = f"takes {takes}, and doctor examines models that take token ids"
-        raise AttnscopeError(message, where=name, hint="attnscope check examines its attention")
     trust = check_own_code(folder, model_class, trusted=run.trust_config)
-    found = find_tokenizer(folder, run.tokenizer).tokenizer
-    own_tokenizer = None if isinstance(found, MissingTokenizer) else found
+    own_tokenizer: Any = None
+    if takes_pictures(model_class.model, model_class.config):
+        with suppress(AttnscopeError):
+            own_tokenizer = open_image_processor(folder.path)
+    elif not isinstance(found := find_tokenizer(folder, run.tokenizer).tokenizer, MissingTokenizer):
+        own_tokenizer = found
     if progress is not None:
         progress("loading", 0, 1)
     set_threads(_MUCH, run.threads)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attnscope.findings.doctor import Evidence
-from attnscope.studies.doctor import arithmetic, data, decoding, masks, positions
+from attnscope.studies.doctor import arithmetic, data, decoding, masks, pictures, positions
 from attnscope.studies.doctor.examination import Examination
 
 
@@ -208,5 +208,30 @@ CHECKS = (
         "Pass labels that equal input_ids: the model shifts them itself.",
         data.labels,
         reads_only=True,
+    ),
+)
+
+# Of vision models alone.
+PICTURE_CHECKS = (
+    AttentionCheck(
+        "row_sums",
+        "the weights of every row sum to 1",
+        "A map on a picture is read as shares; weights that do not sum to 1 are none.",
+        "Apply softmax over the keys, after the mask, and nothing behind it.",
+        pictures.row_sums,
+    ),
+    AttentionCheck(
+        "other_size",
+        "positions in pictures of another size are interpolated",
+        "A table that is cut or repeated tells patches that they are elsewhere, and accuracy falls without an error.",
+        "Interpolate the table as a grid of rows and columns, without the rows of the class token and registers.",
+        pictures.other_size,
+    ),
+    AttentionCheck(
+        "processor",
+        "the image processor makes what the config says",
+        "Pixels of 0 to 255, or pictures of another size, are not what the model was trained on.",
+        "Use the preprocessor_config.json of the checkpoint: do_rescale, image_mean and image_std, size or crop_size.",
+        pictures.processor,
     ),
 )

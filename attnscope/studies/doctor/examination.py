@@ -41,6 +41,8 @@ class Examination:
     with_backends: bool = True  # the user named the backends
     collator_error: str | None = None  # why the collator made no batch
     text_source: str = "own"  # whose the texts are: `own` or `given`
+    names: list[str] | None = None  # names of the tokens of a picture; None for a model that takes texts
+    processor: Any = None  # the image processor of such a model; None if there is none
     probe_source: str = "own"  # and the probes, which may be `random` tokens in their place
     _made: dict[Hashable, Any] = field(default_factory=dict)
 
@@ -157,6 +159,8 @@ class Examination:
 
     def spell(self, token_id: int) -> str:
         """Spell a token."""
+        if self.names is not None:
+            return self.names[token_id]
         if self.subject.words.known:
             return self.subject.words.spell(token_id)
         return f"#{token_id}"

@@ -14,15 +14,18 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.base.version import __version__
 from attnscope.checkpoints.tokenizers import open_tokenizer
 from attnscope.engines.transformers.backends import FLEX, implementations, with_settings_kept
+from attnscope.engines.transformers.media import processor_of
+from attnscope.engines.transformers.opening import is_pretrained
 from attnscope.engines.transformers.rotations import rotation_limits
 from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Soundness
 from attnscope.model.precision import has_float64
 from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.studies.doctor.any_tokenizer import SpecialIds, ordinary_ids
 from attnscope.studies.doctor.batches import read_batch
-from attnscope.studies.doctor.checks import CHECKS, AttentionCheck
-from attnscope.studies.doctor.examination import Examination, badness, measured, unknown
+from attnscope.studies.doctor.checks import CHECKS, PICTURE_CHECKS, AttentionCheck
+from attnscope.studies.doctor.examination import Examination, badness, inapplicable, measured, unknown
 from attnscope.studies.doctor.masks import runs
+from attnscope.studies.doctor.pictures import ALSO_OF_PICTURES, picture_probe, takes_pictures
 from attnscope.studies.doctor.subject import Call, Subject, make_subject
 
 TEXTS = (
@@ -58,7 +61,7 @@ def examine(
     """Examine a model in memory, and leave it as it was.
 
     Args:
-        tokenizer: None: probes are random tokens.
+        tokenizer: None: probes are random tokens. Of a model that takes pictures, its image processor.
         collator: Makes a batch from a list of features.
         attn: None for the model's own.
         texts: Texts of the probes; none for built-in ones.
@@ -67,6 +70,12 @@ def examine(
         documents: Number of each token's document in the batch, (B, T).
         with_backends: Whether the user named the implementations; one that does not run is then reported as unknown.
     """
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    core = next((module for module in modules if is_pretrained(module)), None)
+    images = core is not None and takes_pictures(core, core.config)
+    processor = processor_of(tokenizer) if images and tokenizer is not None else None
+    if images:
+        tokenizer = None
     if isinstance(tokenizer, str | PathLike):
         config = getattr(model, "config", None)
         tokenizer = open_tokenizer(str(tokenizer), config.to_dict() if config is not None else {}).tokenizer
@@ -75,14 +84,18 @@ def examine(
     full_model = subject.model
     probe_texts = list(texts or TEXTS)
     with with_settings_kept(full_model):
-        rows, are_random = _rows(subject, probe_texts, longest_probe)
+        rows, are_random = ([], False) if images else _rows(subject, probe_texts, longest_probe)
         pad = subject.words.special.pad
         known_pad = pad if pad is not None and pad < (subject.vocab_size or pad + 1) else 0
         exam = Examination(
             subject, [], {}, rows, known_pad, [], probe_texts, longest_probe=longest_probe, with_backends=with_backends
         )
+        exam.processor = processor
         exam.text_source = "given" if texts else "own"
         exam.probe_source = "random" if are_random else exam.text_source
+        if images:
+            picture, exam.names = picture_probe(subject)
+            exam.batches.append(picture)
         backends = _choose_backends(exam, attn)
         if batch is not None:
             shape = tuple(getattr(batch.get("input_ids") if isinstance(batch, Mapping) else None, "shape", ()))
@@ -109,7 +122,7 @@ def examine(
         dtype=str(subject.dtype).removeprefix("torch."),
         device=str(subject.device),
         backends=backends,
-        texts=[] if are_random else probe_texts,
+        texts=[] if are_random or images else probe_texts,
         seeds=sorted(subject.seeds),
         passes=subject.passes,
         batches=[examined.facts() for examined in exam.batches],
@@ -140,8 +153,9 @@ def _refuse(subject: Subject, batch: Any, collator: Any, **described: Any) -> No
 def _verdicts(exam: Examination, progress: OnProgress) -> list[DoctorCheck]:
     """Judge every check; refuse a batch of which nothing was examined."""
     checks = []
-    for index, check in enumerate(CHECKS):
-        progress("checking", index, len(CHECKS))
+    all_checks = CHECKS if exam.names is None else (*map(_of_pictures, CHECKS), *PICTURE_CHECKS)
+    for index, check in enumerate(all_checks):
+        progress("checking", index, len(all_checks))
         checks.append(_judge(check, exam))
     checks = _unless_random(checks)
     for batch in exam.batches if _passed(checks) else ():
@@ -149,8 +163,16 @@ def _verdicts(exam: Examination, progress: OnProgress) -> list[DoctorCheck]:
         errors = measured(exam, [batch], runs)
         if len(errors) == len(exam.backends):
             raise UsageError(str(errors[0].reason), where="collator" if batch.name == "collated" else "batch")
-    progress("checking", len(CHECKS), len(CHECKS))
+    progress("checking", len(all_checks), len(all_checks))
     return checks
+
+
+def _of_pictures(check: AttentionCheck) -> AttentionCheck:
+    """Return a check as it is for a model that takes pictures."""
+    if check.name in ALSO_OF_PICTURES:
+        return check
+    none = inapplicable("the model", "it takes pictures, whose patches have no vocabulary, padding, order or cache")
+    return dataclasses.replace(check, examine=lambda exam: [none])
 
 
 def _passed(checks: Sequence[DoctorCheck]) -> bool:
@@ -215,6 +237,8 @@ def _choose_backends(exam: Examination, attn: Sequence[str]) -> list[Backend]:
             with subject.under(name):
                 if exam.rows:
                     subject.run(exam.with_decoder(exam.alone(exam.rows[-1])).given, use_cache=False)
+                elif exam.names is not None:
+                    subject.run(exam.batches[0].given)
         except AttnscopeError as e:
             exam.refused[name] = e.line()
             listed.append(Backend(name, False, e.line()))

@@ -41,7 +41,8 @@ def present_doctor(report: DoctorReport, settings: DisplaySettings) -> Iterator[
         yield paragraph(ours(_CAPTION, "dim"), remark=True)
         sources = {source for check in measured for source in check.texts}
         explained = "; ".join(text for name, text in _TEXTS.items() if name in sources)
-        yield paragraph(ours(f"texts: whose texts were used ({explained})", "dim"), remark=True)
+        if explained:
+            yield paragraph(ours(f"texts: whose texts were used ({explained})", "dim"), remark=True)
     for check in report.checks:
         if check.verdict in ("wrong", "depends"):
             yield GAP

@@ -75,7 +75,9 @@ def survey_heads(
     if heads.attention and (options.roles is None or "copying" in options.roles):
         from attnscope.studies.heads.measure import copying_scores
 
-        scores = copying_scores(engine)
+        scores: Any = "the model writes no tokens, whose logits a head could raise"
+        if source.only_media is None or source.predicts is not None:
+            scores = copying_scores(engine)
         if isinstance(scores, str):
             notes.append(f"copying is not measured: {scores}")
         else:
