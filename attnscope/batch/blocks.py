@@ -79,7 +79,8 @@ class SelectedItems:
 
     def select(self, bounds: Grouping) -> Iterator[Item]:
         """Yield the selected items, each with its block."""
-        (shard_number, count), blocks = self._settings.shard, BlockCounter(bounds)
+        shard_number, count = self._settings.shard
+        blocks = BlockCounter(bounds)
         for item in islice(self._given.items(), self._settings.skip, _end(self._settings)):
             if (block := blocks.next(cost(item))) % count == shard_number - 1:
                 yield replace(item, block=block)
@@ -90,7 +91,8 @@ class SelectedItems:
 
     def count(self, bounds: Grouping) -> int:
         """Return the number of selected items."""
-        (shard_number, count), blocks = self._settings.shard, BlockCounter(bounds)
+        shard_number, count = self._settings.shard
+        blocks = BlockCounter(bounds)
         if count == 1:
             return sum(1 for _ in self.selected_costs())
         return sum(blocks.next(characters) % count == shard_number - 1 for characters in self.selected_costs())

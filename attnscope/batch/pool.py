@@ -206,7 +206,8 @@ class PoolRunner(Generic[T]):
             process.group = content
             block.idle_deaths = 0
         elif message_kind == "computed":
-            process.group, (indices, records) = (), content
+            process.group = ()
+            indices, records = content
             block.groups[indices] = records
         elif message_kind == "window":
             block.groups = {}

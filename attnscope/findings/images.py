@@ -124,14 +124,16 @@ def find_places(name: str, tokens: Sequence[Token]) -> list[int]:
     prefix = name if box is None else box[1]
     corners = None
     if box is not None:
-        top, left = int(box[2]), int(box[3])
+        top = int(box[2])
+        left = int(box[3])
         corners = top, left, int(box[4] or top), int(box[5] or left)
     positions = []
     for position, token in enumerate(tokens):
         patch = _patch(token)
         if patch is None or not _names(prefix, patch[1]):
             continue
-        row, column = int(patch[2]), int(patch[3])
+        row = int(patch[2])
+        column = int(patch[3])
         if corners is None or (corners[0] <= row <= corners[2] and corners[1] <= column <= corners[3]):
             positions.append(position)
     return positions

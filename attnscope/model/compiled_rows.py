@@ -28,7 +28,10 @@ LANES = 16  # numbers of a vector: a register of AVX-512, two of AVX2, four of N
 CHUNK = 2 * LANES  # scores of a chunk, whose maximum is kept: the largest scores are looked for among these maxima
 _BLOCK = 64  # vectors that are added up in float32; the sums of blocks are added up in float64
 
-_FLOAT, _DOUBLE, _INT, _LONG = ir.FloatType(), ir.DoubleType(), ir.IntType(32), ir.IntType(64)
+_FLOAT = ir.FloatType()
+_DOUBLE = ir.DoubleType()
+_INT = ir.IntType(32)
+_LONG = ir.IntType(64)
 _FLOATS, _DOUBLES, _INTS = (ir.VectorType(kind, LANES) for kind in (_FLOAT, _DOUBLE, _INT))
 _ADDRESS = ir.PointerType()
 _NUMBERS = ("nnan", "nsz", "contract")  # no NaN gets here; a product and its sum may be one instruction
@@ -235,7 +238,8 @@ def _chunk_maxima(b: Any, scores: _Row, n_chunks: Any, maxima: Any) -> Any:
 
 def _powers(b: Any, scores: _Row, powers: _Row, n_chunks: Any, largest: Any) -> list[Any]:
     """Write e^(s − largest) of every score; return Σ e^(s − largest), and Σ e^(s − largest)·(s − largest)."""
-    smallest, subtracted = _vector(_FLOATS, _SMALLEST), _everywhere(b, largest)
+    smallest = _vector(_FLOATS, _SMALLEST)
+    subtracted = _everywhere(b, largest)
 
     def terms(b: Any, index: Any) -> _Terms:
         below = _larger(b, b.fsub(scores.load(b, index), subtracted), smallest)

@@ -72,7 +72,8 @@ class BatchCuts:
         self, tile: Tensor, heads: list[int] | slice, start: tuple[int, int], value: float, *, renormalised: bool
     ) -> bool:
         numbers = range(heads.start, heads.stop) if isinstance(heads, slice) else heads
-        (q0, k0), at = start, {head: n for n, head in enumerate(numbers)}
+        q0, k0 = start
+        at = {head: n for n, head in enumerate(numbers)}
         # edges of one shape are written together, since every upload waits
         by_shape: dict[tuple[int, int, int, int], list[list[int]]] = {}
         for index, edge in self._edges:

@@ -85,7 +85,8 @@ class FusedRows:
         """
         rule = _rule(inputs)
         assert rule is not None
-        (batch, heads, n, width), groups = inputs.q.shape, inputs.k.shape[1]
+        batch, heads, n, width = inputs.q.shape
+        groups = inputs.k.shape[1]
         index = targets.clamp_min(0)[:, None, :, None].expand(-1, groups, -1, width)
         keys = inputs.k.gather(2, index)[:, :, None]  # (B, G, 1, Q, E)
         queries = inputs.q.view(batch, groups, heads // groups, n, width)
@@ -190,7 +191,8 @@ def _is_worth_it(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> bool
 
 def _rule(inputs: AttentionInputs) -> FusedRule | None:
     """Return the layer's mask for the kernel; None if the kernel does not know the layer's rule."""
-    spec, (n, width) = inputs.spec, inputs.q.shape[2:]
+    spec = inputs.spec
+    n, width = inputs.q.shape[2:]
     widths = {side.shape[-1] for side in (inputs.q, inputs.k, inputs.v)}
     if spec.bias is not None or inputs.k.shape[2] != n or widths != {width} or width > _WIDEST:
         return None
@@ -231,7 +233,9 @@ def _run(
 
     from attnscope.model import fused_kernels
 
-    (batch, heads, n, width), spec, device = inputs.q.shape, inputs.spec, inputs.q.device
+    batch, heads, n, width = inputs.q.shape
+    spec = inputs.spec
+    device = inputs.q.device
     wide = max(16, 1 << (width - 1).bit_length())  # Triton's sizes are powers of two
     q, k, v = (pad(side, (0, wide - width)).contiguous() for side in (inputs.q, inputs.k, inputs.v))
     content = torch.ones(batch, n, dtype=torch.bool, device=device) if rows is None else rows.sources.content()

@@ -234,7 +234,8 @@ def attention_of(stack: Stack, layer: int) -> Attention:
 
 def embedding_parts(stack: Stack, tokens: Ids, query: int) -> dict[str, Numbers]:
     """List the summands of a token's embedding: `token`, `segment`, `position`, (D,) each, if the model has them."""
-    embed, (ids, segments) = stack.embed, tokens[:2]
+    embed = stack.embed
+    ids, segments = tokens[:2]
     with torch.inference_mode():
         parts = {"token": embed.tokens(ids[0, query])}
         if embed.config.embedding_scale is not None:

@@ -62,7 +62,8 @@ def matmul_transposed(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
 
     `out` is room for the result, which may be used or not.
     """
-    (m, e), n = a.shape[-2:], b.shape[-2]
+    m, e = a.shape[-2:]
+    n = b.shape[-2]
     if a.dtype != torch.float32:
         wide = a.new_empty(*a.shape[:-1], n, dtype=torch.float32) if out is None else out
         count = a.shape[:-2].numel()  # in place of −1, which is ambiguous if no key is visible
@@ -87,7 +88,8 @@ def matmul_grouped(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 
     `out` is room for the result, which may be used or not; no matrix of `b` is copied.
     """
-    (batch, heads, m, e), (groups, n) = a.shape, b.shape[1:3]
+    batch, heads, m, e = a.shape
+    groups, n = b.shape[1:3]
     if heads == groups:
         return matmul_transposed(a, b, out)
     joined = a.reshape(batch, groups, heads // groups * m, e)

@@ -19,7 +19,8 @@ def sinusoidal(n: int, width: int, device: torch.device) -> Tensor:
     rates = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10000.0) / width))
     angles = torch.arange(n, device=device)[:, None] * rates  # (n, width / 2, rounded up)
     table = torch.zeros(n, width, device=device)
-    table[:, 0::2], table[:, 1::2] = angles.sin(), angles[:, : width // 2].cos()
+    table[:, 0::2] = angles.sin()
+    table[:, 1::2] = angles[:, : width // 2].cos()
     return table
 
 

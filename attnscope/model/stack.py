@@ -120,7 +120,8 @@ class Stack(nn.Module):
         then, while its weights are in memory.
         """
         count = len(self.blocks) if final else hooks.last + 1
-        (n_texts, n_queries), n_keys = tokens[0].shape, (context or tokens)[0].shape[1]
+        n_texts, n_queries = tokens[0].shape
+        n_keys = (context or tokens)[0].shape[1]
         prepare = partial(hooks.prepare, masks, (n_texts, n_queries, n_keys), tokens[0].device)
         with self.weights.in_order(count, meanwhile=None if self.config.sinks else prepare) as blocks:
             x: Tensor | None = self.embed(*tokens)  # (B, Q, D)

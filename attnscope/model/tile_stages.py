@@ -37,7 +37,9 @@ class BlockMask:
         heads: Tensor | None = None,
     ) -> Self:
         """Evaluate a mask, for these heads if they differ, on the keys that only some queries of the block may see."""
-        k0, k1, (a, b) = block.k0, block.k1, all_visible_range
+        k0 = block.k0
+        k1 = block.k1
+        a, b = all_visible_range
         q_at = torch.arange(block.q0, block.q1, device=device)[:, None]  # (q, 1)
         # (q,), or with B and h below
         parts = []

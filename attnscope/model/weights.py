@@ -95,7 +95,8 @@ class WeightStore:
     @contextmanager
     def _reading(self) -> Iterator[_BeginReading]:
         """Start to read a piece in a separate thread, which ends with this context."""
-        read, stop = self._read, Event()
+        read = self._read
+        stop = Event()
 
         def parameters(piece: BlockIndex) -> tuple[dict[str, Tensor], Arrival | None]:
             by_name: dict[str, Tensor] = {}

@@ -37,7 +37,8 @@ def run_parts(parts: Iterator[Part], compute: Callable[[Part, int], list[Deferre
                 for deferred in compute(part, 0):
                     deferred()
         return
-    queue, inference = _Queue(parts), torch.is_inference_mode_enabled()
+    queue = _Queue(parts)
+    inference = torch.is_inference_mode_enabled()
 
     def work(thread_index: int) -> None:
         with torch.inference_mode(inference):

@@ -121,7 +121,8 @@ def estimate_memory(c: ModelConfig, dtype: str, d: MemoryDemand) -> dict[str, in
         parameters += head_parameters(c)
     # the largest parameter while it is drawn, before it becomes 16 bits wide
     draw_bytes = (size < 4) * 4 * c.d_model * max(c.vocab_size, c.max_positions or 0, c.d_mlp, c.n_heads * c.d_head)
-    running, (tile, beside_tiles) = _activation_bytes(c, size, d), _tile_bytes(c, d)
+    running = _activation_bytes(c, size, d)
+    tile, beside_tiles = _tile_bytes(c, d)
     library = 0 if d.words else everything * ENCODED + c.vocab_size * VOCABULARY_ENTRY + d.n_merges * MERGE
     kept_values = sum(part.numbers(d.kept) + part.beside(d.kept) for part in RECORD_PARTS)
     compiled = everything * d.tiled_queries * d.heads >= WORTH_COMPILED_LOOPS

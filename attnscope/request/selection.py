@@ -148,7 +148,9 @@ class IndexSelection:
             raise UsageError(f"{what} {missing} {self.present.lack}", where=where, hint=self.present.hint)
 
 
-AUTO, ALL, MEAN = IndexSelection("auto"), IndexSelection("all"), IndexSelection("mean")
+AUTO = IndexSelection("auto")
+ALL = IndexSelection("all")
+MEAN = IndexSelection("mean")
 
 
 def numbered(what: str, count: int) -> str:

@@ -262,7 +262,8 @@ def continue_texts(run: RunConfig, source: ModelSource, session: Session) -> "di
     check = memory_check(plan, batch)
     for done, text_plan in enumerate(plan.text_plans):
         media = join_media(media_inputs([text_plan]), len(text_plan.tokens), device)
-        grow, steps = engine.continuation(media).logits, count(done * run.generate)
+        grow = engine.continuation(media).logits
+        steps = count(done * run.generate)
 
         def logits(
             tokens: "TokenTensors", grow: "Callable[[TokenTensors], torch.Tensor]" = grow, steps: Iterator[int] = steps

@@ -128,7 +128,8 @@ def aligned(run: RunConfig, observe: "Observe", text: TextInput) -> tuple[list[S
     sound = text.read.sound
     tokens = text.read.tokens
     recorded = record_heads(run, observe, text, speech.heads)
-    heads, weights = recorded.heads, recorded.weights
+    heads = recorded.heads
+    weights = recorded.weights
     if not speech.heads:
         places = choose_alignment_heads(alignment_gains(weights, speech.median_width))
         heads = [heads[place] for place in places]

@@ -26,7 +26,8 @@ def plan_summary(run: RunConfig, config: ModelConfig, texts: Sequence[TextPlan],
     exact = cells <= _CELLS and bool(stages) and all(text.queries for text in texts)
     pictured = all(text.media is not None and text.media.images and text.queries for text in texts)
     if not exact and pictured and "weights" in stages and cells <= _MAPPED:
-        exact, stages = True, ("weights",)
+        exact = True
+        stages = ("weights",)
     stride = 1 if exact else -(-units * sum(map(len, rows)) // _ROWS)
     listed = sorted({row for positions in rows for row in positions[::stride]})
     return RecordSpec(

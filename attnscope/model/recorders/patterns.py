@@ -82,7 +82,8 @@ class WordRecorder(Recorder):
         width = 1 if self.reach is None else 2 * self.reach + 2
         texts, keys = words.shape
         self.sums = exact_zeros(texts, len(self.heads), width, device=counted.device)
-        self.squares, self.excess = torch.zeros_like(self.sums[..., 0]), torch.zeros_like(self.sums[..., 0])
+        self.squares = torch.zeros_like(self.sums[..., 0])
+        self.excess = torch.zeros_like(self.sums[..., 0])
         self.cells = torch.zeros_like(self.sums[:, 0])
         self._key_sums = exact_zeros(texts, len(self.heads), keys, device=counted.device)
         self._key_cells = torch.zeros_like(self._key_sums[:, 0])

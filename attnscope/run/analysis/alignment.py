@@ -68,13 +68,16 @@ def warp(cost: "Matrix") -> WarpPath:
     for diagonal in range(n_rows + n_frames - 1):
         rows = np.arange(max(0, diagonal - n_frames + 1), min(n_rows, diagonal + 1))
         frames = diagonal - rows
-        both, down, right = before[rows], latest[rows], latest[rows + 1]
+        both = before[rows]
+        down = latest[rows]
+        right = latest[rows + 1]
         step = np.where((both < down) & (both < right), 0, np.where((down < both) & (down < right), 1, 2))
         sums = infinite.copy()
         sums[rows + 1] = cost[rows, frames] + np.choose(step, (both, down, right))
         steps[rows, frames] = step
         before, latest = latest, sums
-    row, frame = n_rows - 1, n_frames - 1
+    row = n_rows - 1
+    frame = n_frames - 1
     path = []
     while row >= 0 and frame >= 0:
         path.append((row, frame))

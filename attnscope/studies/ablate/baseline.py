@@ -64,7 +64,8 @@ class Baseline:
         from attnscope.studies.ablate.replacing import UncutWeights
         from attnscope.studies.ablate.uncut_states import UncutStates
 
-        (plan, other_plans, self._at_once), c = plans, ablation.source.config
+        plan, other_plans, self._at_once = plans
+        c = ablation.source.config
         self._ablation = ablation
         self._cuts = cuts
         self._loaded = loaded

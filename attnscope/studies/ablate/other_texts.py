@@ -51,7 +51,10 @@ def _plan_reference(ablation: AblationRun, reference: str) -> TextPlan:
 
 def _plan_patch(ablation: AblationRun) -> TextPlan:
     """Return the text to patch from, under the same mask and with the same positions hidden."""
-    run, text, where, (text_input,) = ablation.run, ablation.text, arg("patch_from"), ablation.run.texts
+    run = ablation.run
+    text = ablation.text
+    where = arg("patch_from")
+    (text_input,) = ablation.run.texts
     arguments = str(ablation.options.patch_from), text_input.pair, where
     tokens, warnings = tokenize(ablation.source, *arguments, truncate=run.truncate, special=text_input.adds_special)
     if len(tokens) != len(text.tokens):

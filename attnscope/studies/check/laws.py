@@ -40,7 +40,8 @@ def _positions(layer: LayerStages) -> tuple[Tensor, Tensor, Tensor]:
 
 def _allowed_keys(layer: LayerStages) -> Tensor:
     """Return the keys that the mask allows, (B, H, Q, K), evaluated for the whole matrix at once, unlike in tiles."""
-    scores, (q, k, _) = layer.stages["scores"], _positions(layer)
+    scores = layer.stages["scores"]
+    q, k, _ = _positions(layer)
     allowed = layer.inputs.spec.mask.allowed(q, k)
     return torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.expand_as(scores)
 

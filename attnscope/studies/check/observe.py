@@ -90,7 +90,8 @@ def record_stages(engine: Engine, batch: Batch, *, include_masked: bool = True) 
 def _on_cpu(layer: LayerStages) -> LayerStages:
     """Copy the stages to the CPU, where laws can be computed in float64."""
     inputs = layer.inputs
-    spec, (n_queries, n_keys) = inputs.spec, layer.stages["scores"].shape[2:]
+    spec = inputs.spec
+    n_queries, n_keys = layer.stages["scores"].shape[2:]
     at = [torch.arange(n, device=inputs.q.device) for n in (n_queries, n_keys, inputs.q.shape[1])]
     allowed = spec.mask.allowed(at[0][:, None], at[1][None])
     bias = None if spec.bias is None else spec.bias(at[0][:, None], at[1][None], at[2]).cpu()

@@ -62,7 +62,9 @@ def rounded_again(model: nn.Module, dtype: torch.dtype, seed: int, sums: list[Te
     `sums` is the rounding of the sums behind each output, in the order of calls: the first run fills it, later runs use
     it. It is None for an output that is no sum, or whose sums are exact.
     """
-    generator, unit, calls = torch.Generator().manual_seed(seed), torch.finfo(dtype).eps / 2, iter(list(sums))
+    generator = torch.Generator().manual_seed(seed)
+    unit = torch.finfo(dtype).eps / 2
+    calls = iter(list(sums))
     is_first_run = not sums
 
     def change(module: nn.Module, inputs: Any, output: Any) -> Any:

@@ -238,7 +238,9 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
     if len(tokens) < 2:
         return [skipped_check(name, "the text is one token") for name in (prefix, padded)]
     half = tokens[: len(tokens) // 2]
-    shorter, in_batch, why = job.stages_of(half), job.stages_of(half, tokens), _sees_on(job, alone)
+    shorter = job.stages_of(half)
+    in_batch = job.stages_of(half, tokens)
+    why = _sees_on(job, alone)
 
     def compare(bounds: Limits) -> list[Check]:
         prefix_check = skipped_check(prefix, why) if why else _compare(prefix, alone, shorter, STAGES, bounds)

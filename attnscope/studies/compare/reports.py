@@ -217,7 +217,8 @@ def pooled_change(
     text_index: int, texts: tuple[TextReport, TextReport], heads: tuple[HeadReport, HeadReport]
 ) -> tuple[HeadChange, list[MatrixPair]]:
     """Return the change between the maps and column masses of two heads of one text, and the maps."""
-    (first_text, second_text), (a, b) = texts, heads
+    first_text, second_text = texts
+    a, b = heads
     if a.pooled is None or b.pooled is None or a.columns is None or b.columns is None:
         hint = f"select rows with {arg('query')}, or run both with {arg('pool')}"
         raise AttnscopeError("only one side has a map", where=str(a.ref), hint=hint)
@@ -338,7 +339,8 @@ def _head_change(
     pairs: Sequence[MatrixPair],
     shown_keys: Sequence[int] | None,
 ) -> HeadChange:
-    both, (first_side, second_side) = list(zip(sides, heads, strict=True)), sides
+    both = list(zip(sides, heads, strict=True))
+    first_side, second_side = sides
     wanted = set(first_side.keys if shown_keys is None else shown_keys)
     shown_columns = [n for n, key in enumerate(first_side.keys) if key in wanted]
     weights = [side.weights(head) for side, head in both]
@@ -419,7 +421,8 @@ def _same_ranking(first_head: HeadReport, second_head: HeadReport) -> bool:
 
 def _entered(before: tuple[_Aligned, HeadReport], after: tuple[_Aligned, HeadReport]) -> list[list[int]]:
     """Return, for every row, the top contributors of one side that are not among the other side's, strongest first."""
-    (first_side, x), (second_side, y) = before, after
+    first_side, x = before
+    second_side, y = after
     if not _same_ranking(x, y):
         return [[] for _ in second_side.queries]
     ranks = min(x.top.keys.shape[1], y.top.keys.shape[1])

@@ -75,7 +75,8 @@ def _against_eager(exam: Examination, batch: ExaminedBatch) -> list[Evidence]:
             bounds = exam.once(("bounds", batch), lambda: _bounds(exam, batch, reference))
             limits = {key: max(FLOOR, bounds.get(key, 0.0)) for key in gaps}
         worst = max(gaps, key=lambda key: gaps[key][0] / limits[key])
-        (value, at), limit = gaps[worst], limits[worst]
+        value, at = gaps[worst]
+        limit = limits[worst]
         token = exam.place(batch, "", at)
         where = f"{case.backend} {worst}{token and ' ' + token}"
         if value <= limit:

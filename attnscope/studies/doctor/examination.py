@@ -179,7 +179,8 @@ class Examination:
     ) -> str:
         """Name a place: backend, layer and head, row, tokens; `index` are a row, its query and key."""
         parts = [backend] if backend else []
-        ids, (row, *tokens) = batch.ids, index
+        ids = batch.ids
+        row, *tokens = index
         if layer is not None:
             parts.append(layer + ("" if head is None else f"H{head}"))
             if layer.startswith("decoder") and (decoder := self.decoder_of(batch)) is not None:

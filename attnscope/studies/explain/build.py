@@ -215,7 +215,8 @@ def _row_checks(
     checks.append(check("scaled", f"q·k × scale{changed} = scaled", scaled, captured["scaled"], sizes))
     if softmax is None:
         return checks
-    (exponentials, maximum, total), held = softmax, captured["weights"]
+    exponentials, maximum, total = softmax
+    held = captured["weights"]
     if "sink" in captured:
         exponentials = np.append(exponentials, np.exp(captured["sink"][0] - maximum))
         held = np.append(held, captured["sink"][1])

@@ -21,7 +21,8 @@ def compare_heads(axis: str, sides: Sequence[tuple[str, Heads]]) -> HeadComparis
     (first_label, a), (second_label, b) = sides
     values = [_values(side_heads) for side_heads in (a, b)]
     sizes = [(side.provenance.n_layers, side.provenance.n_heads) for side in (a, b)]
-    (layers, heads), differences = map(min, zip(*sizes, strict=True)), []
+    layers, heads = map(min, zip(*sizes, strict=True))
+    differences = []
     for name, (value, error) in values[0].items():
         if name not in values[1]:
             continue

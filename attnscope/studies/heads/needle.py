@@ -23,7 +23,8 @@ from attnscope.studies.heads.probes import special_frame
 from attnscope.studies.heads.run import SurveyOptions, survey_heads
 from attnscope.studies.heads.texts import TEXTS
 
-LENGTHS, DEPTHS = (512, 1024), tuple(n / 10 for n in range(11))
+LENGTHS = (512, 1024)
+DEPTHS = tuple(n / 10 for n in range(11))
 _LARGEST = 64 << 20  # bytes of a file of filler
 _HEADS = 10  # retrieval heads that are averaged
 # numbers of groups of tokens; all others are 0
@@ -105,7 +106,8 @@ def find_needle(
     mask = None
     for step, (cell, prompt) in enumerate(prompts.items(), 1):
         read, bits[cell], mask = _measure(run, source, session, prompt, f"needle {step} of {len(prompts)}")
-        weight[cell], every[cell] = np.mean([read[head] for head in heads]), read.mean()
+        weight[cell] = np.mean([read[head] for head in heads])
+        every[cell] = read.mean()
     device = session.load(plan_passes(run, source, [[_plan(prompt)]], 0)[0])[1]
     return NeedleSurvey(
         provenance(source, run, device),

@@ -68,7 +68,8 @@ def _targets(grids: Sequence[np.ndarray], length: int) -> tuple[np.ndarray, np.n
     for grid in grids:
         for row, column in np.argwhere(grid >= 0):
             token = int(grid[row, column])
-            top, left = max(0, row - NEAR_PATCHES), max(0, column - NEAR_PATCHES)
+            top = max(0, row - NEAR_PATCHES)
+            left = max(0, column - NEAR_PATCHES)
             near = grid[top : row + NEAR_PATCHES + 1, left : column + NEAR_PATCHES + 1]
             for table, keys in zip(tables, (grid[row], grid[:, column], near), strict=True):
                 table[token] = [int(key) for key in keys.ravel() if key not in (-1, token)]

@@ -217,7 +217,8 @@ def _zeroing(
     n = len(plan.text_plans[0].tokens)
     what, on_progress = step
     changes: dict[int, Array] = {}
-    done, total = 0, len(layers) * n
+    done = 0
+    total = len(layers) * n
 
     def advance(count: int) -> None:
         nonlocal done
