@@ -32,6 +32,11 @@ _SANDWICH = {
     "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }  # fmt: skip
+_BEHIND = {"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}
+_GLM4 = {
+    "post_attention_norm": "post_self_attn_layernorm", "post_ffw_norm": "post_mlp_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+}  # fmt: skip
 _INERT = frozenset("vocab_size tensor_data_layout rope.scaling.finetuned attention.layer_norm_epsilon".split())
 _ROPE_TABLES = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -292,6 +297,45 @@ def _gemma3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _olmo2(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    """OLMo 2 and 3 have one name in llama.cpp; only the latter has windows, and does not stretch their rotary."""
+    window = metadata.integer("attention.sliding_window", 0)
+    if not window:
+        return {"model_type": "olmo2", "hidden_act": "silu", **_whole_rotary(metadata, config)}
+    slides = metadata.get("attention.sliding_window_pattern", value_type=list)
+    types = ["sliding_attention" if slides_here else "full_attention" for slides_here in slides]
+    windows = {"model_type": "olmo3", "sliding_window": window, "layer_types": types}
+    return {"hidden_act": "silu", **windows, **_whole_rotary(metadata, config)}
+
+
+def _granite(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "model_type": "granite",
+        "hidden_act": "silu",
+        "attention_multiplier": metadata.number("attention.scale"),
+        "embedding_multiplier": metadata.number("embedding_scale"),
+        "residual_multiplier": metadata.number("residual_scale"),
+        "logits_scaling": metadata.number("logit_scale"),
+        **_whole_rotary(metadata, config),
+    }
+
+
+def _smollm3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"model_type": "smollm3", "hidden_act": "silu", **_whole_rotary(metadata, config)}
+
+
+def _glm4(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
+    turned = metadata.integer("rope.dimension_count")
+    return {
+        "model_type": "glm4",
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in metadata.tensors,
+        "rope_theta": metadata.number("rope.freq_base", 10000.0),
+        "partial_rotary_factor": turned / config["head_dim"],
+        **_rope_scaling(metadata),
+    }
+
+
 def _phi3(metadata: _Metadata, config: Mapping[str, Any]) -> dict[str, Any]:
     if config["head_dim"] * config["num_attention_heads"] != config["hidden_size"]:
         raise metadata.wrong("attention.key_length", f"is {config['head_dim']}", "expected the width by the heads")
@@ -333,4 +377,8 @@ _ARCHITECTURES = {
     "gemma2": _Architecture(_gemma2, _SANDWICH, norm_offset=-1.0),
     "gemma3": _Architecture(_gemma3, _SANDWICH, norm_offset=-1.0),
     "phi3": _Architecture(_phi3, {"ffn_up": "mlp.gate_up_proj"}),
+    "olmo2": _Architecture(_olmo2, _BEHIND),
+    "granite": _Architecture(_granite, paired=True),
+    "smollm3": _Architecture(_smollm3, paired=True),
+    "glm4": _Architecture(_glm4, _GLM4),
 }

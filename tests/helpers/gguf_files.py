@@ -49,7 +49,25 @@ MODELS: dict[str, tuple[type[hf.PreTrainedModel], dict[str, Any], dict[str, Any]
          "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
         {"attention.sliding_window": 6, "rope.dimension_count": 32, "rope.scaling.original_context_length": 48},
     ),
+    "olmo2": (hf.Olmo2ForCausalLM, {}, {"rope.freq_base": 10000.0}),
+    "granite": (
+        hf.GraniteForCausalLM,
+        {"attention_multiplier": 0.25, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 4.0},
+        {"attention.scale": 0.25, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 4.0,
+         "rope.dimension_count": 64},
+    ),
+    "smollm3": (
+        hf.SmolLM3ForCausalLM,
+        {"num_hidden_layers": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}},
+        {"block_count": 4, "rope.freq_base": 500.0, "rope.dimension_count": 64},
+    ),
+    "glm4": (
+        hf.Glm4ForCausalLM,
+        {"head_dim": 64, "attention_bias": True},
+        {"rope.freq_base": 10000.0, "rope.dimension_count": 32},
+    ),
 }  # fmt: skip
+_EPSILON = {"phi3": 1e-5, "olmo2": 1e-5, "glm4": 1.5625e-7}  # where transformers has another default
 # Of a block: where its two-byte scale and minimum are, and how large they are for numbers of about 0.07 around 0.
 _SCALES = {
     "Q2_K": {80: 7e-3, 82: 1e-2}, "Q3_K": {108: 1.5e-3}, "Q4_K": {0: 3e-4, 2: 2.3e-3}, "Q5_K": {0: 1.5e-4, 2: 2.3e-3},
@@ -102,7 +120,7 @@ def _metadata(architecture: str, said: Mapping[str, Any]) -> dict[str, Any]:
     shared = {
         "context_length": 48, "embedding_length": 256, "block_count": 2, "feed_forward_length": 256,
         "attention.head_count": 4, "attention.head_count_kv": 2, 
-        "attention.layer_norm_rms_epsilon": 1e-5 if architecture == "phi3" else 1e-6,
+        "attention.layer_norm_rms_epsilon": _EPSILON.get(architecture, 1e-6),
     }  # fmt: skip
     model = {f"{architecture}.{key}": value for key, value in {**shared, **said}.items()}
     return model | {
@@ -149,7 +167,7 @@ def _add_tensor(
         if kind in ("F32", "F16"):
             raw = None
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-    if architecture == "llama" and heads:  # LlamaModel.permute of convert_hf_to_gguf.py
+    if architecture in ("llama", "granite", "smollm3") and heads:  # LlamaModel.permute of convert_hf_to_gguf.py
         halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
         values = halves.swapaxes(1, 2).reshape(values.shape)
     writer.add_tensor(theirs, np.ascontiguousarray(values), raw_dtype=raw)
