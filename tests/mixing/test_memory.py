@@ -28,7 +28,14 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 @pytest.mark.parametrize(
     ("model_type", "changes"),
     # chunks as long as those of real models: transformers makes a matrix of all chunks
-    [("qwen3_next", {}), ("minimax", {}), ("falcon_h1", {"mamba_chunk_size": 256}), ("mamba2", {"chunk_size": 256})],
+    [
+        ("qwen3_next", {}),
+        ("minimax", {}),
+        ("falcon_h1", {"mamba_chunk_size": 256}),
+        ("mamba2", {"chunk_size": 256}),
+        ("recurrent_gemma", {"attention_window_size": 64}),
+        ("xlstm", {}),
+    ],
 )
 def test_a_long_text_takes_less_than_one_mask(model_type, changes, tmp_path):
     """Layers with softmax run below the shown one, under masks that are never made."""
