@@ -33,7 +33,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
         ("minimax", {}),
         ("falcon_h1", {"mamba_chunk_size": 256}),
         ("mamba2", {"chunk_size": 256}),
-        ("recurrent_gemma", {"attention_window_size": 64}),
         ("xlstm", {}),
     ],
 )

@@ -40,6 +40,7 @@ interface AxisNode {
 }
 
 interface PanelNode {
+  id?: string; // of the matrix of a head, which a click on its cell of a map shows
   name: string;
   label: string;
   title: Tree[];
@@ -68,11 +69,12 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
   const columns = labelsOf(panel.columns);
   const masked = new Set(panel.masked);
   const heads = panel.columns.kind === "head";
+  const headAt = (r: number, c: number) => rows[r]!.number + columns[c]!.number;
   const say = (r: number, c: number) => {
     const value = at(r, c);
     if (heads) {
       const number = Number.isNaN(value) ? "" : exactText(value);
-      const head = rows[r]!.number + columns[c]!.number;
+      const head = headAt(r, c);
       const of = names ? `${names[r]![c]} ${number}`.trim() : number || texts![r]![c];
       return `${head}: ${of} · its matrix: attnscope run TEXT --head ${head}`;
     }
@@ -80,7 +82,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
     return `${nameOf(rows[r]!)} ← ${nameOf(columns[c]!)}: ${shown}`;
   };
   return (
-    <figure>
+    <figure id={panel.id}>
       <figcaption>
         <strong>{panel.title.map(tree)}</strong> <span class="dim">{panel.arithmetic.map(tree)}</span>
       </figcaption>
@@ -95,6 +97,7 @@ function Panel({ panel, data }: { panel: PanelNode; data: Data }) {
         colours={panel.colours}
         levels={panel.levels}
         path={panel.path}
+        onCursor={(r, c) => document.getElementById(headAt(r, c))?.scrollIntoView()}
         forbidden={panel.name === "masked" ? (r, c) => at(r, c) === -Infinity && !masked.has(r) : undefined}
       />
     </figure>

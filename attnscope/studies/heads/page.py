@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import structs
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.layer_kinds import MIXING
 from attnscope.checkpoints.source import tokenize
 from attnscope.findings.head_findings import HeadRoles, HeadScores
+from attnscope.findings.rollout import ATTENTION
+from attnscope.findings.run import Report
 from attnscope.request.given_ids import GivenIds
 from attnscope.request.run_config import TextInput
+from attnscope.request.selection import PRINTED, IndexSelection, parse_indices
 from attnscope.studies.heads.probes import draw_probes, special_frame
 from attnscope.studies.heads.screen import ROLES_ALONE, present_measured, present_survey
 from attnscope.studies.heads.texts import TEXTS
+from attnscope.studies.mixing.screen import head_panels
+from attnscope.studies.rollout.run import reporter
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
 from attnscope.studies.screens.header import counted
 from attnscope.studies.study import Request
-from attnscope.views.parts import ViewPart
+from attnscope.views.parts import GAP, Matrices, ViewPart
 from attnscope.views.settings import DisplaySettings
 
 if TYPE_CHECKING:
@@ -27,11 +34,15 @@ if TYPE_CHECKING:
 _OF_TEXTS = ("texts", "weights")  # where roles are measured that a text shows as it is
 
 
-def run_shown_texts(request: Request, found: HeadRoles | HeadScores) -> RunWithEveryHead | None:
-    """Run the first text and, for roles that are measured on random tokens, the first of these that repeats.
+def run_shown_texts(request: Request, found: HeadRoles | HeadScores) -> RunWithEveryHead | list[Report] | None:
+    """Run what a page shows of the heads: if some have no softmax, the matrices of both kinds in the first text.
+
+    Else run the first text and, for roles that are measured on random tokens, the first of these that repeats.
 
     The head that is exact is the strongest: of the content role, which `auto` chooses, if it is measured.
     """
+    if found.shares:
+        return _run_both_kinds(request, found)
     roles = [] if isinstance(found, HeadScores) else found.roles
     values = (
         found.values
@@ -50,6 +61,37 @@ def run_shown_texts(request: Request, found: HeadRoles | HeadScores) -> RunWithE
         repeated = _repeated(source, opened.texts[0], found.probes.seed)
         texts = (repeated, *texts) if _random_first(found) else (*texts, repeated)
     return run_texts(structs.replace(run, texts=texts), session, (layer, head))
+
+
+def _run_both_kinds(request: Request, found: HeadRoles | HeadScores) -> list[Report]:
+    """Run the first text, unless its matrices are too large to print; channels are shown as their mean."""
+    assert request.session is not None
+    texts = request.run.texts[:1] or (TextInput(TEXTS[0]),)
+    run = structs.replace(
+        request.run, texts=texts, query=None, key=None, words=False, by="weight", stages=("weights",), predict=None
+    )
+    attending = [layer for layer in found.provenance.attending if layer not in found.shares]
+    kinds = [(MIXING, found.shares, "mean" if found.channels else "all"), (ATTENTION, attending, "all")]
+    reports = []
+    for measure, layers, heads in kinds:
+        if layers:
+            of_kind = structs.replace(
+                run, measure=measure, layer=IndexSelection.of(layers), head=parse_indices(heads, "head"), window=None
+            )
+            try:
+                reports.append(reporter(of_kind)(of_kind, request.progress, request.session))
+            except AttnscopeError:  # such as too little memory: the map of heads is shown all the same
+                return []
+    return [report for report in reports if len(report.texts[0].tokens) <= PRINTED]
+
+
+def _both_kinds(reports: "list[Report]", settings: DisplaySettings) -> Iterator[ViewPart]:
+    """Present the matrix of every head, which a click on its cell scrolls to: signed in layers without softmax."""
+    if not reports:
+        return
+    yield GAP
+    panels = [panel for report in reports for panel in head_panels(report.texts[0], settings)]
+    yield Matrices(panels, heat=True)
 
 
 def _repeats(survey: HeadRoles) -> bool:
@@ -72,6 +114,10 @@ def _repeated(source: "ModelSource", text: TextInput, seed: int) -> TextInput:
 
 def present_survey_page(survey: HeadRoles, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
     """Turn the roles of all heads into the parts of a page."""
+    if survey.shares:
+        yield from present_survey(survey, settings)
+        yield from _both_kinds(settings.every_head or [], settings)
+        return
     repeats = _repeats(survey)
     random = " and on random tokens" if repeats else ""
     in_second_copy = len(survey.probes.before) + survey.probes.repeated * 3 // 2
@@ -90,6 +136,10 @@ def present_survey_page(survey: HeadRoles, settings: DisplaySettings) -> "Iterat
 
 def present_measured_page(measured: HeadScores, settings: DisplaySettings) -> "Iterator[ViewPart | Walk]":
     """Turn one number for every head into the parts of a page."""
+    if measured.shares:
+        yield from present_measured(measured, settings)
+        yield from _both_kinds(settings.every_head or [], settings)
+        return
     numbers = [(measured.measure, measured.meaning, measured.values)]
     text = measured.texts[0]
     query = text.queries[0] if text.keys is not None and text.queries else None

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from attnscope.base.layer_kinds import MIXING
 from attnscope.findings.arrays import Array, Matrix
@@ -31,7 +32,7 @@ from attnscope.views.parts import (
     ViewPart,
     paragraph,
 )
-from attnscope.views.scales import Scale, scale_for
+from attnscope.views.scales import WEIGHTS, Scale, scale_for
 from attnscope.views.settings import DisplaySettings
 from attnscope.views.spans import Span, ours, token_span
 
@@ -140,6 +141,23 @@ def _panel(text: TextReport, mixing: Mixing, matrix: Matrix, unit: int, settings
     return Panel(
         MIXING, ours(MIXING), matrix, cells, *axes, scale_for(MIXING, matrix), digits, masked, caption, caption
     )
+
+
+def head_panels(text: TextReport, settings: DisplaySettings) -> Iterator[Panel]:
+    """Return the matrix of every head as a panel with its name: M, or the weights of softmax."""
+    mixing = text.mixing
+    if mixing is not None and mixing.matrix is not None:
+        for unit, matrix in enumerate(mixing.matrix):
+            layer, head = mixing.units[unit]
+            name = f"L{layer}H{0 if head == 'mean' else head} {mixing.kinds[unit]}"
+            of_channels = " (mean of channels)" if head == "mean" else ""
+            yield structs.replace(_panel(text, mixing, matrix, unit, settings), title=ours(name + of_channels))
+    axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
+    for attending in text.heads:
+        weights = attending.stages["weights"]
+        yield Panel(
+            "weights", ours(f"L{attending.layer}H{attending.head} softmax"), weights, [], *axes, WEIGHTS, Digits(2)
+        )
 
 
 def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:

@@ -1,5 +1,6 @@
 """Parts as the JSON that a page draws: elements, and the data of its pictures. All text is spelled here."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,7 @@ Node = dict[str, Any] | Element
 _INDENT = 1.25
 # Columns from which panels are wide.
 _MOST_FRAMES = 160  # columns of a map over seconds; neighbouring frames are summed
+_HEAD = re.compile(r"(L\d+H\d+) \w")  # the title of the matrix of a head, with its kind
 _WIDE = 24
 # Items of a list that are shown if it is folded, and longest list that is not.
 _SHOWN = 12
@@ -108,13 +110,19 @@ def _labelled(axis: Axis) -> list[list[Element]]:
 
 def _axis(axis: Axis) -> dict[str, Any]:
     names = [text_of(name) for name in axis.names] or [""] * len(axis.positions)
-    return {"kind": axis.kind, "labels": [[axis.number(n), name] for n, name in enumerate(names)]}
+    labels = [(axis.number(n), name) for n, name in enumerate(names)]
+    if axis.kind == "layer":  # the letter of its kind is no part of the name of a head
+        labels = [number.partition(" ")[::2] for number, _ in labels]
+    return {"kind": axis.kind, "labels": [list(label) for label in labels]}
 
 
 def _panel(panel: parts.Panel, container: Container) -> dict[str, Any]:
+    label = plain(spans_of(panel.title)) or panel.name
+    head = _HEAD.match(label)
     return {
+        **({} if head is None else {"id": head[1]}),
         "name": panel.name,
-        "label": plain(spans_of(panel.title)) or panel.name,
+        "label": label,
         "title": spans_of(panel.title),
         "matrix": container.exact(panel.matrix),
         "texts": [list(row) for row in panel.texts] if panel.columns.kind == "head" else None,
