@@ -1,10 +1,9 @@
-"""Record a walk as an animated SVG: `python -m tests.explore.recording docs/explore.svg` writes the README's picture.
+"""Record a walk as an animated SVG: `python -m tests.pictures explore.svg` writes that of docs/explore.md.
 
 Every frame is a screen of the application itself, drawn without a terminal. A line that several frames share is in the
 file once. Who prefers less motion sees the last frame.
 """
 
-import argparse
 import asyncio
 from html import escape
 from pathlib import Path
@@ -118,12 +117,6 @@ def picture(shown: list[tuple[list[str], str, float]]) -> str:
     ])  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", type=Path)
-    given = parser.parse_args()
-    given.target.write_text(picture(asyncio.run(frames())))
-
-
-if __name__ == "__main__":
-    main()
+def write(path: Path) -> None:
+    """Write the picture."""
+    path.write_text(picture(asyncio.run(frames())))

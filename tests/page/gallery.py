@@ -1,7 +1,6 @@
-"""Write the pages of docs/gallery, and pictures for the README: `python -m tests.page.gallery [FOLDER]`."""
+"""Write the pages of docs/gallery, and pictures for the README: `python -m tests.pictures gallery`."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -98,11 +97,3 @@ def picture(folder: Path) -> None:
             page.wait_for_timeout(1000)  # heads are drawn in the tasks after the first
             page.screenshot(path=str(folder.parent / f"page-{theme}.png"))
         browser.close()
-
-
-if __name__ == "__main__":
-    chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
-    failed = write(chosen)
-    if not failed and find_browser():
-        picture(chosen)
-    sys.exit(failed)

@@ -145,6 +145,29 @@ def test_no_accessibility_violations(open_page, pages, tmp_path):
             page.keyboard.press("Escape")
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("size", [(360, 640), (1280, 800), (1920, 1080)])
+@pytest.mark.parametrize("name", KINDS)
+def test_no_accessibility_violations_at_any_size_in_both_themes(name, size, open_page, tmp_path):
+    axe = WEB / "node_modules" / "axe-core" / "axe.min.js"
+    if not axe.is_file():
+        pytest.skip("axe-core is not installed (npm ci --prefix web)")
+    path = tmp_path / "page.html"
+    assert main([*KINDS[name], "-o", str(path), "--quiet"]) == 0
+    page = open_page(path, size=size).page
+    page.evaluate(axe.read_text(encoding="utf-8"))
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        assert shows(page, "document.documentElement.dataset.theme", theme)
+        # also with the lens, which the first chosen token opens
+        for chosen in (False, True):
+            token = page.locator("#panel-text .token")
+            if chosen and token.count():
+                token.last.click()
+            found = page.evaluate("axe.run(document).then((result) => result.violations)")
+            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], (theme, chosen)
+
+
 def test_a_notebook_shows_a_page_that_works(open_page, tmp_path):
     results = [attnscope.inspect(TEXT, layer=2, head=0), attnscope.compare(TEXT), attnscope.heads(draws=2)]
     path = tmp_path / "notebook.html"
