@@ -15,12 +15,13 @@ from attnscope.batch.header import CHARACTERS_OF_A_TOKEN
 from attnscope.engines.arrays.making import from_file
 from attnscope.findings.codec import decode_json
 from attnscope.request.chat import CHAT_KEYS, MESSAGES, chat_of
-from attnscope.request.media import MediaFile
+from attnscope.request.media import MediaFile, MediaKind
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import TextInput
 from attnscope.request.text_files import MAX_LINE, decode_line, read_lines
 
 PICTURE = "image"  # member of a record that names its picture, or a list of pictures
+SOUND = "audio"  # member of a record that names its sound
 _BESIDE = 2 * CHARACTERS_OF_A_TOKEN  # characters that special tokens stand for
 _DEEPEST = 100  # levels of a JSON line
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings (which may contain brackets), and brackets
@@ -126,7 +127,7 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
     elif MESSAGES in members:
         chat_members = {key: _member(members.pop(key), Any, key) for key in CHAT_KEYS if key in members}
         values = {"text": "", "chat": chat_of(chat_members, MESSAGES)}
-    elif PICTURE in members:
+    elif PICTURE in members or SOUND in members:
         values = {"text": ""}
     else:
         hint = f"set {arg('column')} to the member that holds the text"
@@ -139,15 +140,25 @@ def _object(members: dict[str, Any], column: str) -> tuple[dict[str, Any], dict[
     return values, members
 
 
-def pictures_of(fields: Mapping[str, Any]) -> tuple[MediaFile, ...]:
-    """Return the pictures that a record names as its member `image`: a file, or a list of files."""
-    value = fields.get(PICTURE)
-    if value is None:
-        return ()
-    names = _member(value, str | list[str], PICTURE) if isinstance(value, msgspec.Raw) else value
-    if not isinstance(names, str | list) or not all(isinstance(name, str) for name in names):
-        raise AttnscopeError(f"{PICTURE}: is no file", hint="give the path of a picture, or a list of paths")
-    return tuple(MediaFile("image", name, name) for name in ([names] if isinstance(names, str) else names))
+def media_of(fields: Mapping[str, Any]) -> tuple[MediaFile, ...]:
+    """Return what a record names as its members `image`, a file or a list of files, and `audio`, a file."""
+    pictures = _files(fields, PICTURE, str | list[str], "give the path of a picture, or a list of paths")
+    sounds = _files(fields, SOUND, str, "give the path of a sound")
+    if pictures and sounds:
+        raise AttnscopeError(f"has both {PICTURE} and {SOUND}", hint="give each a record of its own")
+    kind: MediaKind = "audio" if sounds else "image"
+    return tuple(MediaFile(kind, name, name) for name in pictures or sounds)
+
+
+def _files(fields: Mapping[str, Any], key: str, kind: Any, hint: str) -> list[str]:
+    value = fields.get(key)
+    if isinstance(value, msgspec.Raw):
+        value = _member(value, kind | None, key)
+    try:
+        names: str | list[str] = msgspec.convert(value or [], kind | list[str])
+    except ValueError as e:  # msgspec.ValidationError is one
+        raise AttnscopeError(f"{key}: is no file", hint=hint) from e
+    return [names] if isinstance(names, str) else names
 
 
 def _member(data: Any, value_type: Any, key: str | None) -> Any:

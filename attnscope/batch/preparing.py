@@ -10,7 +10,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.reading import parse_json
 from attnscope.batch.groups import TextSize, count_values
 from attnscope.batch.header import Settings
-from attnscope.batch.items import PICTURE, Item, pictures_of
+from attnscope.batch.items import PICTURE, Item, media_of
 from attnscope.batch.records import Record
 from attnscope.batch.windows import record_of
 from attnscope.checkpoints.source import ModelSource
@@ -121,7 +121,7 @@ class TextPreparer:
         assert item.text is not None
         text = item.text
         if self._source.read_media is not None:
-            text = msgspec.structs.replace(text, media=pictures_of(item.fields))
+            text = msgspec.structs.replace(text, media=media_of(item.fields))
         item = replace(item, text=read_media(text, self._source))
         assert item.text is not None
         if not item.text.text.strip():

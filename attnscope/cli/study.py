@@ -73,8 +73,8 @@ def _session(config: "RunConfig", command: StudyCommand, on_progress: Any) -> "S
 
 
 def _has_text(options: Given) -> bool:
-    """Tell whether a text was typed, or a picture takes its place."""
-    return options.text is not None or bool(getattr(options, "image", ()))
+    """Tell whether a text was typed, or a picture or sound takes its place."""
+    return any(getattr(options, name, None) for name in ("image", "audio")) or options.text is not None
 
 
 def _texts(options: Given, call: Call, command: StudyCommand) -> "tuple[TextInput, ...]":

@@ -35,6 +35,7 @@ class SoundPath(msgspec.Struct, frozen=True):
         rows: Positions of the tokens whose rows of weights were aligned, each of which predicts the token after it.
         starts: Frame in which the path reaches each of these rows.
         weights: Weights of these rows on the frames of the sound, averaged over the heads.
+        onsets: Whether words start at onsets of the sound near the path (`--onsets`), and not where it reaches them.
     """
 
     heads: list[tuple[int, int]]
@@ -42,6 +43,7 @@ class SoundPath(msgspec.Struct, frozen=True):
     rows: Annotated[list[int], along("aligned row", positions="token", ascending=True)]
     starts: Annotated[list[int], along("aligned row", positions="frame")]
     weights: Annotated[Matrix, along("aligned row", "frame")]
+    onsets: bool = False
 
 
 class Sound(msgspec.Struct, frozen=True):
@@ -57,6 +59,7 @@ class Sound(msgspec.Struct, frozen=True):
         before: Tokens of the model's own before the frames.
         words: The words of the whole file; empty for a model that writes no text.
         path: How they were aligned with the window; null for a model that writes no text.
+        told: Whether the text was given, and not written down by the model.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Sound(msgspec.Struct, frozen=True):
     before: int = 0
     words: list[SoundWord] = []
     path: SoundPath | None = None
+    told: bool = False
 
     def contradictions(self, lengths: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield contradictions that axes cannot express; see `axes`."""

@@ -83,6 +83,7 @@ class RunConfig(msgspec.Struct, frozen=True):
     part: PartWord | None = None
     hash_weights: bool = False
     show_padding: bool = False
+    onsets: bool = False  # words of speech start at onsets of the sound near the times of the alignment
     measure: str = "weights"
     picture: bool = False  # the findings are written as an .svg, which is built as a whole before it is written
     ignore_key: tuple[str, ...] = ()
@@ -366,6 +367,7 @@ class ModelInspectArguments(PairArguments, TokenArguments, KeepArguments, total=
         target: With `by="logit"`, the token whose logit to break down, such as `" store"` with its leading space, or
             two for the difference; None for the most probable one.
         show_padding: With several texts, also keep the rows and columns of padding.
+        onsets: With speech, start words at onsets of the sound near the times of the alignment.
         cut: Heads and edges that the model runs without, as for `ablate`: `L5H1`, `"L5H1: it←animal"`, or several.
     """
 
@@ -378,6 +380,7 @@ class ModelInspectArguments(PairArguments, TokenArguments, KeepArguments, total=
     generate: int
     target: str | Sequence[str] | None
     show_padding: bool
+    onsets: bool
     cut: str | Sequence[str] | None
 
 

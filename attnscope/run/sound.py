@@ -3,17 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec.structs import replace
 
+from attnscope.base.files.sound import open_sound
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.sound import Sound, SoundPath, SoundWord
 from attnscope.request.media import MediaText
 from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.request.selection import AUTO
 from attnscope.run.analysis.alignment import align, alignment_gains, choose_alignment_heads
+from attnscope.run.analysis.onsets import ONSET_RATE, word_times
 from attnscope.run.analysis.speech import speech_words
 from attnscope.run.rendering import read_media
 
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     Recorders = Mapping[int, Sequence[Recorder]]
     Observe = Callable[[RunConfig, Callable[[Engine], Recorders]], tuple[Engine, Recorders, Tensor]]
 Progress = Callable[[str, int, int], None]
-_SILENT = 1 / 50  # of the loudest frame of a window: a frame below it is silent
 
 
 def hear(run: RunConfig, source: ModelSource, observe: "Observe", on_progress: Progress) -> RunConfig:
@@ -145,18 +147,22 @@ def aligned(run: RunConfig, observe: "Observe", text: TextInput) -> tuple[list[S
         text.read.text,
         tokens,
         speech.prompt,
-        lambda position: sound.seconds_of(_after_silence(sound, *ends[position - speech.prompt :][:2])),
+        lambda position: sound.seconds_of(ends[position - speech.prompt]),
         lambda position: sound.seconds_of(ends[position - speech.prompt + 1]),
         lambda position: probabilities[position - speech.prompt],
     )
     mean = weights.mean(axis=0, dtype=np.float64).astype(np.float32)
-    return words, SoundPath(heads, not speech.heads, list(rows), starts.tolist(), mean)
+    if run.onsets:
+        words = _at_onsets(words, sound)
+    return words, SoundPath(heads, not speech.heads, list(rows), starts.tolist(), mean, run.onsets)
 
 
-def _after_silence(sound: Sound, start: int, end: int) -> int:
-    """Return the first frame from `start` on that is not silent; `start` if all before `end` are.
-
-    The path stays on the last token, or goes on to the next, somewhere in a silence between them.
-    """
-    loud = np.flatnonzero(sound.levels[start:end] > _SILENT * sound.levels.max())
-    return start + int(loud[0]) if len(loud) else start
+def _at_onsets(words: list[SoundWord], sound: Sound) -> list[SoundWord]:
+    """Return words with the times of their sounds in place of the path's."""
+    samples = open_sound(Path(sound.name)).read(ONSET_RATE, sound.start, sound.n_frames * sound.frame)
+    near = [word.start - sound.start for word in words]
+    times = word_times(samples, near, [word.text for word in words])
+    return [
+        replace(word, start=round(sound.start + start, 2), end=round(sound.start + end, 2))
+        for word, (start, end) in zip(words, times, strict=True)
+    ]

@@ -25,8 +25,17 @@ class _Event(ctypes.Structure):
     )
 
 
-def say(text: str, voice: str = "en-us", words_a_minute: int = 150) -> "tuple[np.ndarray[Any, Any], int, list[float]]":
-    """Return the samples of a text, their rate, and the second at which every word starts."""
+def say(
+    text: str, voice: str = "en-us", words_a_minute: int = 150, gap: int = 0
+) -> "tuple[np.ndarray[Any, Any], int, list[float]]":
+    """Return the samples of a text, their rate, and the second at which every word starts.
+
+    In spectrograms, the starts are within 0.02 s of where sounds change; a word that starts with a stop, such as t,
+    starts with its closure, which is silent for 0.05 s.
+
+    Args:
+        gap: Pause between words, in 10 ms.
+    """
     found = ctypes.util.find_library("espeak-ng")
     if found is None:
         pytest.skip("needs a synthesiser: apt-get install espeak-ng")
@@ -50,6 +59,7 @@ def say(text: str, voice: str = "en-us", words_a_minute: int = 150) -> "tuple[np
     library.espeak_SetSynthCallback(callback)
     library.espeak_SetVoiceByName(voice.encode())
     library.espeak_SetParameter(1, words_a_minute, 0)
+    library.espeak_SetParameter(7, gap, 0)
     encoded = text.encode()
     library.espeak_Synth(encoded, len(encoded) + 1, 0, 1, 0, _UTF8, None, None)
     library.espeak_Synchronize()

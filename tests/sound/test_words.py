@@ -71,8 +71,7 @@ def test_times_and_confidence_follow_from_the_heads_of_the_generation_config(
     assert [word["text"] for word in words] == [" abc", " de"]
     for word, (first, end) in zip(words, [(0, 4), (4, 7)], strict=True):
         assert word["tokens"] == [prompt + first, prompt + end]
-        loud = next(n for n in range(starts[first], 100) if found["levels"][n] > max(found["levels"]) / 50)
-        assert word["start"] == pytest.approx(loud * FRAME)
+        assert word["start"] == pytest.approx(starts[first] * FRAME)
         assert word["end"] == pytest.approx(starts[end] * FRAME)
         assert word["confidence"] == pytest.approx(of_text[first:end].mean().item(), abs=1e-5)
 
@@ -171,30 +170,32 @@ def test_words_equal_those_of_transformers_but_for_its_shift_by_a_token(whisper_
     assert text == processor.decode(ids, skip_special_tokens=True)
 
 
-SAID = (
-    "My sister lives in Berlin with seven cats.",
-    "In summer we walked along rivers and counted seven boats.",
-    "Big black dogs bark because people pass by slowly.",
-    "Seven small children played chess every evening.",
+SAID = (  # none of them had a part in choosing the constants of onsets
+    "A strong wind broke the garden fence.",
+    "Most people forget names very quickly.",
+    "Our train stopped outside a quiet village.",
+    "They found a silver coin under the carpet.",
 )
 
 
 @pytest.mark.exhaustive
-def test_words_of_synthesised_speech_start_when_they_were_said(whisper_tiny: Path, tmp_path: Path) -> None:
-    """How exact whisper-tiny.en is; docs/sound.md has these numbers."""
+@pytest.mark.parametrize(("gap", "share"), [(10, 0.9), (0, 0.75)])
+def test_words_of_synthesised_speech_start_when_they_were_said(
+    whisper_tiny: Path, tmp_path: Path, gap: int, share: float
+) -> None:
+    """How exact whisper-tiny.en is with onsets, with pauses between words and without; docs/sound.md has numbers."""
     late: list[float] = []
     for sentence in SAID:
-        samples, rate, known = say(sentence, words_a_minute=140)
+        samples, rate, known = say(sentence, words_a_minute=140, gap=gap)
         silence = np.zeros(rate // 2, np.float32)
         soundfile.write(tmp_path / "said.wav", np.concatenate([silence, samples]), rate)
-        words = told(heard(whisper_tiny, tmp_path / "said.wav", sentence))["words"]
-        assert [word["text"].strip() for word in words] == sentence.split()
-        late += [word["start"] - second - 0.5 for word, second in zip(words, known, strict=True)]
+        found = told(heard(whisper_tiny, tmp_path / "said.wav", sentence, onsets=True))
+        assert [word["text"].strip() for word in found["words"]] == sentence.split()
+        assert found["path"]["onsets"]
+        late += [word["start"] - second - 0.5 for word, second in zip(found["words"], known, strict=True)]
     errors = np.abs(late)
-    assert np.median(errors) <= 0.1
-    assert (errors <= 0.08).mean() >= 0.4
-    assert (errors <= 0.25).mean() >= 0.95
-    assert errors.max() <= 0.3
+    assert (errors <= 0.08).mean() >= share
+    assert errors.max() <= 0.4
 
 
 @pytest.mark.exhaustive

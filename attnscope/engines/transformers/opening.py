@@ -79,7 +79,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             chat=partial(chat_templates, folder, tokenizer_files),
         )
     )
-    return _with_sound(_with_media(source, loaded, folder.path), loaded, folder.path, folder.path)
+    return _with_sound(_with_media(source, loaded, folder.path), loaded, folder.path, folder.path, run.device)
 
 
 # of models whose tokens are patches of a picture, or frames of a sound
@@ -239,12 +239,15 @@ def _with_media(source: ModelSource, loaded: "TransformersModel", path: Path, gi
     return replace(source, read_media=PromptReader(loaded.model, open_prompts, source.tokenizer, source.chat))
 
 
-def _with_sound(source: ModelSource, loaded: "TransformersModel", processor: Any, path: Path | None) -> ModelSource:
+def _with_sound(
+    source: ModelSource, loaded: "TransformersModel", processor: Any, path: Path | None, device: str | None = None
+) -> ModelSource:
     """Return a model that reads sound, if it takes it.
 
     Args:
         processor: Its processor, its feature extractor, or the folder of that.
         path: The folder of its rules for generation; None for those of a model in memory.
+        device: See SoundReader.
     """
     if loaded.frames is None:
         return source
@@ -258,6 +261,7 @@ def _with_sound(source: ModelSource, loaded: "TransformersModel", processor: Any
         source.tokenizer,
         cache(partial(open_extractor, processor)),
         cache(partial(open_generation, loaded.predicting, path)),
+        device,
     )
     return replace(source, read_media=reader, only_media="audio", decoder_start=None)
 

@@ -19,6 +19,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.files.sound import SoundFile, open_sound
 from attnscope.checkpoints.tokenization.given import join_tokens
 from attnscope.checkpoints.tokenization.pieces import piece_bytes, readable_piece, trim_span
+from attnscope.engines.torch_setup import choose_device
 from attnscope.engines.transformers.interface import OWN_ATTENTION, AttentionCapture, StopForward, capturing
 from attnscope.engines.transformers.model_class import first_line, quiet
 from attnscope.findings.sound import Sound, frame_name
@@ -31,6 +32,7 @@ SOUNDS = "input_features", "input_values"
 WINDOW = 30.0  # seconds that are read at a time
 _PROBED = 16_000  # samples of a sound that is small: a second, for nearly every model
 _TOKENS_A_SECOND = 6.5  # a model that repeats itself is stopped here, as the authors of Moonshine advise
+_FRAMES = 1500  # tokens of a window, by which its multiplications are estimated
 _TIME = 0.02  # seconds between the marks of time that Whisper writes
 
 
@@ -133,6 +135,7 @@ class SoundReader:
     tokenizer: Any
     open_extractor: Callable[[], Any]
     open_generation: Callable[[], Any]  # returns the GenerationConfig of the checkpoint
+    device: str | None  # where it runs, as `--device` names it; None for where the model is
 
     @property
     def writes(self) -> bool:
@@ -149,6 +152,7 @@ class SoundReader:
             raise UsageError("frames of a sound attend to each other, without a text", where=text.where, hint=hint)
         if len(text.media) > 1:
             raise UsageError(f"given {len(text.media)} times", where=arg("audio"), hint="run the sounds one by one")
+        self._move()
         (medium,) = text.media
         file = open_sound(Path(medium.value))
         if text.text and file.seconds > WINDOW:
@@ -162,6 +166,14 @@ class SoundReader:
         longest = self._window(extractor)
         start = medium.start if self.writes else int(medium.start / longest) * longest
         return self._read(text.text, file, extractor, start, longest)
+
+    def _move(self) -> None:
+        """Move the model to where it runs: it hears before a run is planned."""
+        if self.device is None:
+            return
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        device = choose_device(self.device, parameters * _FRAMES)
+        (self.model if self.predicting is None else self.predicting).to(device)
 
     def _window(self, extractor: Any) -> float:
         """Return the seconds that are heard at a time."""
@@ -197,6 +209,7 @@ class SoundReader:
             levels=np.array(levels, np.float32).clip(max=1),
             bands=self.layout.bands,
             before=len(self.layout.before),
+            told=bool(written),
         )
         if self.layout.bands > 1:
             heard = n_frames

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from attnscope.engines.protocol import Engine, EngineSettings, LoadedModel
 from attnscope.findings.check import Check, CheckedText, CheckReport, Differences
 from attnscope.findings.heads import STAGES
 from attnscope.findings.provenance import MaskUse
-from attnscope.findings.tokens import Token
+from attnscope.findings.tokens import PADDING, Token
 from attnscope.model.batch import Batch, make_batch, pad_texts
 from attnscope.model.module_hooks import in_this_thread
 from attnscope.request.masks.expression import parse_mask
@@ -116,7 +117,7 @@ def check(
         run = replace(run, texts=fitting_texts(run.texts, source), truncate=True)
     plan = make_plan(run, source)
     model, device = session.load(plan)
-    named_texts = [(text.text, text_plan) for text, text_plan in zip(run.texts, plan.text_plans, strict=True)]
+    named_texts = [(text.text, _whole(text_plan)) for text, text_plan in zip(run.texts, plan.text_plans, strict=True)]
     if built_in and (random_text := drawn_text(source, plan.text_plans)) is not None:
         named_texts.append(random_text)
 
@@ -126,7 +127,7 @@ def check(
 
         kept = (
             model if run.media_kind is not None else source.folder or model
-        )  # an engine of transformers runs pictures
+        )  # an engine of transformers runs pictures and sounds
         return load_reference(kept, getattr(torch, run.dtype), device, source.part)
 
     texts = list[CheckedText]()
@@ -151,6 +152,14 @@ def check(
     passed = all(result.verdict != "fail" for checks in results for result in checks)
     worst = worst_check(results), worst_differences(differing)
     return CheckReport(model_provenance, MaskUse(mask, mask), texts, *worst, passed)
+
+
+def _whole(text: TextPlan) -> TextPlan:
+    """Return a text with the padding that a model adds to a sound as tokens, so that its rows are complete."""
+    padding = [PADDING] * (0 if text.media is None else text.media.padding)
+    if text.context is None:
+        return replace_fields(text, tokens=[*text.tokens, *padding])
+    return replace_fields(text, context=[*text.context, *padding])
 
 
 @torch.inference_mode()
@@ -234,7 +243,7 @@ def _shorter(job: _CheckedModel, alone: Sequence[LayerStages]) -> list[Check]:
     padded = "padding changes nothing"
     tokens = job.text_plan.tokens
     if job.text_plan.media is not None:
-        return [skipped_check(name, "a picture cannot be cut in half") for name in (prefix, padded)]
+        return [skipped_check(name, "a picture or sound cannot be cut in half") for name in (prefix, padded)]
     if len(tokens) < 2:
         return [skipped_check(name, "the text is one token") for name in (prefix, padded)]
     half = tokens[: len(tokens) // 2]

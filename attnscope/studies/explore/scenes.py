@@ -21,6 +21,7 @@ from attnscope.findings.predictions import Prediction
 from attnscope.findings.provenance import MaskUse, Provenance
 from attnscope.findings.row_statistics import ROW_STATISTICS
 from attnscope.findings.run import Report, TextReport
+from attnscope.findings.sound import Sound
 from attnscope.findings.tokens import Token
 from attnscope.request.masks.expression import MASK_FILES, mask_files, parse_mask
 from attnscope.studies.screens.header import report_header, short_path
@@ -121,7 +122,18 @@ def scene_of(
         kinds=[(kind_name(text, kind), positions) for kind, positions in kinds.items()],
         picture_scale=picture_scale(text) if text.images else None,
         numbers=head_numbers(rows, (len(sizes[0]), len(sizes[1])), counted_rows(text.tokens, text.queries)),
-        command=run_command(report.provenance, report.mask, given, text.pair, pictures=pictures, generated=generated),
+        # A later window of a sound is chosen by a second of --query or --key alone.
+        command=None
+        if text.sound is not None and text.sound.start > 0
+        else run_command(
+            report.provenance,
+            report.mask,
+            given,
+            text.pair,
+            pictures=pictures,
+            generated=generated,
+            text_argument=None if text.sound is None else _sound_options(text, text.sound),
+        ),
         mask=report.mask.used,
         random=report.provenance.weights == "random",
         units=units_known(words="weights" in stages, spans=text.spans is not None),
@@ -310,6 +322,13 @@ def head_roles(
         strength,
         measured,
     )
+
+
+def _sound_options(text: TextReport, sound: Sound) -> str:
+    """Return what names a sound on a command line, after the text that was said if it was given."""
+    onsets = " --onsets" if sound.path is not None and sound.path.onsets else ""
+    told = f"{quote_for_shell(text.text)} " if sound.told else ""
+    return f"{told}--audio {quote_for_shell(sound.name)}{onsets}"
 
 
 def run_command(
