@@ -192,7 +192,9 @@ def test_words_of_synthesised_speech_start_when_they_were_said(
         found = told(heard(whisper_tiny, tmp_path / "said.wav", sentence, onsets=True))
         assert [word["text"].strip() for word in found["words"]] == sentence.split()
         assert found["path"]["onsets"]
-        late += [word["start"] - second - 0.5 for word, second in zip(found["words"], known, strict=True)]
+        for word, second in zip(found["words"], known, strict=True):
+            if second is not None:
+                late.append(word["start"] - second - 0.5)
     errors = np.abs(late)
     assert (errors <= 0.08).mean() >= share
     assert errors.max() <= 0.4
