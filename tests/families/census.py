@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("max_position_embeddings", "n_positions", "max_seq_len", "max_source_positions", "max_target_positions"), 64),
     (("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4),
     (("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k"), 2),
-    (("n_group", "topk_group"), 1),
+    (("n_group", "topk_group", "n_input_layers", "n_output_layers"), 1),
     (("q_lora_rank", "kv_lora_rank"), 16),
     (("sliding_window", "window_size", "local_attention"), 4),
     (("mamba_d_ssm",), 64),
@@ -103,15 +104,30 @@ class Finding:
     layers: str = ""  # those with attention, and all
     mixing: str = "–"  # kinds of paths without softmax whose matrix is shown, and why that of others is not
     reason: str = ""  # of what is not right
+    softmax: bool = True  # it has softmax attention over the tokens of a text
     differences: dict[str, float] = field(default_factory=dict)  # largest of weights, padded, logits, continuation, cut
 
     def line(self) -> str:
         """Return the row of the table."""
         cells = [f"{self.differences[name]:.0e}" if name in self.differences else "–" for name in MEASURES]
         escaped = self.reason.replace("|", "\\|").replace("<", "&lt;")
-        cells = [f"`{self.model_type}`", self.verdict, self.engine, self.layers, *cells, self.mixing, escaped]
+        softmax = "yes" if self.softmax else "no"
+        cells = [f"`{self.model_type}`", self.verdict, softmax, self.engine, self.layers, *cells, self.mixing, escaped]
         return f"| {' | '.join(cells)} |"
 
+
+# Types that compute no softmax over keys: states, a Fourier transform, hashes, and low-rank products in its place.
+_NO_SOFTMAX = frozenset({"falcon_mamba", "fnet", "mamba", "mamba2", "mra", "rwkv", "xlstm", "yoso"})
+# The part of a model that reads text alone, where its class does not, or where it is called otherwise.
+_TEXT_PART = {
+    "llama4": "language_model",
+    "clvp": "text_encoder_model",
+    "bridgetower": "text_model",
+    "dia": "encoder",
+    "pe_audio": "text_model",
+}
+# Classes that checkpoints of a type are saved with, where transformers' own tables name others.
+_SAVED_AS = {"shieldgemma2": "ShieldGemma2ForImageClassification"}
 
 MEASURES = ("weights", "padded", "logits", "continuation", "cut")
 
@@ -120,6 +136,8 @@ def text_class(config_class: Any) -> Any:
     """Return the class that a checkpoint of this config is saved with: one that predicts, or the base model."""
     tables = ("CAUSAL_LM", "MULTIMODAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
     default = config_class()
+    if default.model_type in _SAVED_AS:
+        return getattr(hf, _SAVED_AS[default.model_type])
     if hasattr(default, "text_config"):  # the class for its text alone takes the config of the text
         tables = ("MULTIMODAL_LM", "CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM")
     for name in reversed(tables) if default.is_encoder_decoder else tables:
@@ -130,6 +148,19 @@ def text_class(config_class: Any) -> Any:
         return None
     found = hf.MODEL_MAPPING[config_class]
     return found[0] if isinstance(found, list | tuple) else found
+
+
+def main_input(config_class: Any, kind: Any) -> str:
+    """Return the name of what a model takes; `input_ids` if it takes text."""
+    if kind is None:
+        return "no text"
+    name = str(kind.main_input_name)
+    base: Any = hf.MODEL_MAPPING.get(config_class, kind)
+    base = base[0] if isinstance(base, list | tuple) else base
+    takes = [*signature(kind.forward).parameters]
+    if name == "input_ids" and name not in takes:  # the name that a class has by default
+        return takes[1]
+    return str(base.main_input_name) if base.main_input_name in ("input_features", "input_values") else name
 
 
 def small_config(config_class: Any, **changes: Any) -> Any:
@@ -154,7 +185,8 @@ def small_config(config_class: Any, **changes: Any) -> Any:
         isinstance(table, dict) and table.get("rope_type") == "default"
     ):  # such as the axial one of images
         changes = {name: value for name, value in changes.items() if name != "rope_parameters"}
-    chosen |= {name: value for name, value in changes.items() if name in attributes}
+    written = default.to_dict()
+    chosen |= {name: value for name, value in changes.items() if name in attributes or name in written}
     return config_class(**chosen)
 
 
@@ -175,6 +207,7 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"num_hidden_layers": 8},
     {"attn_layer_indices": [1, 3], "layer_group_size": 2, "full_attention_interval": 2},
     {"num_key_value_heads": 4},
+    {"num_key_value_heads": 4, "per_layer_config": {"1": {"num_attention_heads": 2, "num_key_value_heads": 2}}},
     {"sliding_window": 4},
     {"num_experts_per_tok": 1},
     {"attention_types": [[["global", "local"], 2]]},
@@ -190,9 +223,22 @@ _CHANGES: tuple[dict[str, Any], ...] = (
     {"head_dim": 4, "num_key_value_heads": 4},
     {"hidden_size": 64},
     {"hidden_size": 48},
+    {"hidden_size": 128, "projection_dim": 128},
     {"coordinate_size": 6, "shape_size": 4},
     {"rope_parameters": {**_PLAIN_ROPE, "mrope_section": [1, 1, 2]}, "moe_intermediate_size": [40, 40]},
 )
+
+
+# Fields of single types.
+_FIELDS: dict[str, dict[str, Any]] = {
+    # published configs have it, and the class has no default
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 6},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 6},
+    # less than the text
+    "longformer": {"attention_window": 4},
+    "led": {"attention_window": 4},
+    "longt5": {"local_radius": 2},
+}
 
 
 def build(model_type: str, kind: Any, **settings: Any) -> Any:
@@ -209,6 +255,8 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
                 config = config_class(**HYBRIDS[model_type])
             else:
                 config = small_config(config_class, **{**changes, **settings})
+            for name, value in _FIELDS.get(model_type, {}).items():
+                setattr(config, name, value)
             with torch.device("meta"):
                 count = sum(p.numel() for p in kind._from_config(config, attn_implementation="eager").parameters())
             if count > _MOST_PARAMETERS:
@@ -230,10 +278,10 @@ def examine(model_type: str) -> Finding:
     try:
         config_class = hf.CONFIG_MAPPING[model_type]
         kind = text_class(config_class)
-        takes = getattr(kind, "main_input_name", "no text")
+        takes = main_input(config_class, kind)
     except Exception as e:  # transformers names a class that it does not have, or that needs another package
         return Finding(model_type, "not built", reason=_said(e))
-    if kind is None or takes != "input_ids":
+    if takes != "input_ids":
         return Finding(model_type, "not text", reason=f"takes {takes}")
     try:
         model = build(model_type, kind)
@@ -241,6 +289,7 @@ def examine(model_type: str) -> Finding:
         return Finding(model_type, "not built", kind.__name__, reason=_said(e))
     native = native_family({"model_type": model_type, "architectures": [kind.__name__]})
     finding = Finding(model_type, "right", kind.__name__, "native" if native else "transformers")
+    finding.softmax = model_type not in _NO_SOFTMAX
     with tempfile.TemporaryDirectory() as folder:
         try:
             model.save_pretrained(folder)
@@ -268,7 +317,7 @@ def examine(model_type: str) -> Finding:
 
 def _compare(model: Any, folder: str, finding: Finding) -> None:
     options: dict[str, Any] = {"model": folder, "engine": finding.engine}
-    halves = model.config.is_encoder_decoder
+    halves = text_part(model).config.is_encoder_decoder
     if halves:
         options["part"] = "encoder"
     shown: dict[str, Any] = {"layer": "all", "head": "all", "stages": ("weights",)}
@@ -285,7 +334,7 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
         for head in text.heads:
             ours.setdefault(int(head.layer), []).append(torch.from_numpy(head.stages["weights"].copy()))
         theirs = watched.weights[: len(ours)] if halves else watched.weights
-        finding.layers = f"{len(ours)} of {_count_layers(model)}"
+        finding.layers = f"{len(ours)} of {max(len(ours), _count_layers(model))}"
         if len(ours) != len(theirs):
             raise ValueError(f"{len(ours)} layers are shown, eager transformers has {len(theirs)}")
         mine = [torch.stack(heads) for heads in ours.values()]
@@ -305,7 +354,9 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
         return
     longer = attnscope.inspect(TEXT, **options, generate=3).data.texts[0]
     with torch.inference_mode():
-        continued = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=3, do_sample=False)
+        continued = text_part(model).generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=3, do_sample=False
+        )
     finding.differences["continuation"] = float([token.id for token in longer.tokens] != continued[0].tolist())
     layer = int(report.data.texts[0].heads[0].layer)
     cut: Any = attnscope.ablate(TEXT, **options, cut=f"L{layer}H1").data.effects[0]
@@ -332,28 +383,65 @@ def mixing_kinds(layers: list[Any], options: dict[str, Any]) -> str:
     return ", ".join(shown) + others
 
 
+def text_part(model: Any) -> Any:
+    """Return the part of a model that reads text alone; the model, if all of it does."""
+    model_type = model.config.model_type
+    if model_type in _TEXT_PART or (hasattr(model, "get_text_features") and not model.can_generate()):
+        return model.get_submodule(_TEXT_PART.get(model_type, "text_model"))
+    return model
+
+
 @torch.inference_mode()
 def watch_attention(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None = None) -> WatchedAttention:
     """Run eager transformers, and see its weights and logits; `cut` is a call of attention, and a head."""
-    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    runs = model if not hasattr(model, "get_text_features") or model.can_generate() else model.text_model
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+    model_type = model.config.model_type
+    runs = text_part(model)
+    halves = runs.config.is_encoder_decoder
+    more = {"decoder_input_ids": ids} if halves else {}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if model_type in ("bros", "udop"):
+        inputs["bbox"] = torch.zeros(*ids.shape, 4)
+    if model_type == "xmod":
+        inputs["lang_ids"] = torch.zeros(len(ids), dtype=torch.int64)
     with WatchedAttention(cut) as watched:
-        output = runs(**inputs)
+        output = runs(**inputs, **more)
     seen = watched.weights
-    if model.config.is_encoder_decoder:  # its decoder may call the attention interface where its encoder does not
+    if halves:  # its decoder may call the attention interface where its encoder does not
         with WatchedAttention() as of_encoder:
-            model.get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids))
+            model.get_encoder()(**inputs)
         seen = of_encoder.weights
     if not seen:  # it computes attention by operators of its own
-        output = runs(**inputs, output_attentions=True)
+        output = runs(**inputs, **more, output_attentions=True)
         weights = output.get("encoder_attentions") or output["attentions"]
         # what SqueezeBERT and ProphetNet return as attentions are scores
-        scores = model.config.model_type in ("squeezebert", "prophetnet")
+        scores = model_type in ("squeezebert", "prophetnet")
         watched.weights = [layer.softmax(-1) if scores else layer for layer in weights]
+        if model_type in ("longformer", "led", "longt5"):
+            watched.weights = [between_tokens(layer, ids.shape[1]) for layer in weights]
         watched.cuts = False
     watched.logits = output.get("logits", output.get("prediction_logits"))
     return watched
+
+
+def between_tokens(weights: torch.Tensor, n: int) -> torch.Tensor:
+    """Return the weights between n tokens, (B, H, n, n), of those that models return for the keys near each token.
+
+    These are (B, H, N, 2 w + 1) of Longformer and LED, and (B, blocks, H, size, 3 size) of LongT5.
+    """
+    heads = weights.shape[1] if weights.ndim == 4 else weights.shape[2]
+    all_keys = torch.zeros(len(weights), heads, n, n)
+    for q in range(n):
+        for k in range(n):
+            if weights.ndim == 4:
+                place = k - q + weights.shape[3] // 2
+                row = weights[:, :, q]
+            else:
+                size = weights.shape[3]
+                place = k - (q // size - 1) * size
+                row = weights[:, q // size, :, q % size]
+            if 0 <= place < row.shape[2]:
+                all_keys[:, :, q, k] = row[:, :, place]
+    return all_keys
 
 
 def _count_layers(model: Any) -> int:
@@ -396,6 +484,8 @@ def document(findings: list[Finding], left: list[str]) -> str:
     counts = Counter(finding.verdict for finding in findings)
     text = [finding for finding in findings if finding.verdict not in ("not text", "not built")]
     right = counts["right"]
+    attending = [finding for finding in text if finding.softmax]
+    shown = sum(finding.verdict == "right" for finding in attending)
     others = "".join(f", {counts[verdict]} {verdict}" for verdict in ("wrong", "refused", "crash") if counts[verdict])
     lines = [
         "# Architectures",
@@ -408,15 +498,17 @@ def document(findings: list[Finding], left: list[str]) -> str:
         "`python -m tests.families.census` writes this file.",
         "",
         f"{right} of {len(text)} types are right{others}.",
+        f"Types with softmax attention over text: {shown} of {len(attending)} right, "
+        f"{shown / max(len(attending), 1):.1%}.",
         f"{counts['not built']} more could not be built from small sizes, and {counts['not text']} take no text.",
     ]
     if left:
         lines.append(f"The last run had a limit of time: {len(left)} types, of text or not, were not examined.")
     lines += [
         "",
-        "| type | verdict | engine | layers with attention | weights | padded | logits | continuation | cut | "
-        "matrices without softmax | reason |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| type | verdict | softmax | engine | layers with attention "
+        "| weights | padded | logits | continuation | cut | matrices without softmax | reason |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(finding.line() for finding in sorted(text, key=lambda finding: finding.model_type)),
     ]
     unbuilt = sorted(finding.model_type for finding in findings if finding.verdict == "not built")

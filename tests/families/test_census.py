@@ -43,13 +43,23 @@ def test_the_table_is_of_the_installed_release_and_knows_no_wrong_type() -> None
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
     assert {row[1] for row in rows} <= {"right", "refused"}
     assert all(row[-1].removesuffix(" |").strip() for row in rows if row[1] == "refused")
+    attending = [row[1] for row in rows if row[2] == "yes"]
+    right = attending.count("right")
+    assert f"softmax attention over text: {right} of {len(attending)} right" in text
+    assert right >= 0.95 * len(attending)
 
 
 def test_the_table_counts_its_rows() -> None:
-    findings = [Finding("a", "right"), Finding("b", "wrong", reason="x | y"), Finding("c", "not text")]
+    findings = [
+        Finding("a", "right"),
+        Finding("b", "wrong", reason="x | y"),
+        Finding("c", "not text"),
+        Finding("d", "refused", softmax=False),
+    ]
     text = document(findings, ["d"])
     assert (
-        "1 of 2 types are right, 1 wrong." in text
+        "1 of 3 types are right, 1 wrong, 1 refused." in text
+        and "Types with softmax attention over text: 1 of 2 right, 50.0%." in text
         and "1 types, of text or not, were not examined" in text
         and "x \\| y" in text
     )

@@ -15,6 +15,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.checkpoints.families import native_family
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
+from attnscope.engines.transformers.default_inputs import default_inputs
 from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
 from attnscope.engines.transformers.layer_lists import RunningLayers
 from attnscope.engines.transformers.loading import TransformersModel
@@ -218,11 +219,11 @@ class TransformersEngine:
             inputs = {f"decoder_{name}": value for name, value in _inputs(batch.tokens).items()}
             if self.loaded.frames is None:
                 assert source is not None
-                inputs |= _inputs(source)
+                inputs |= self._with_defaults(source)
         elif self.loaded.layout is not None or self.loaded.frames is not None:
             inputs = {}
         else:
-            inputs = _inputs(batch.tokens)
+            inputs = self._with_defaults(batch.tokens)
         inputs |= self._media(batch)
         if self.loaded.chosen == "encoder":
             model = model.get_encoder()
@@ -242,6 +243,9 @@ class TransformersEngine:
             if not self.settings.padded_rows:
                 stack.enter_context(padding_embedded_as_zero(self.loaded.model, batch.tokens.real))
             return model(**inputs, **more)
+
+    def _with_defaults(self, texts: TokenTensors) -> dict[str, Any]:
+        return _inputs(texts) | default_inputs(self.loaded.model, self.loaded.defaults, texts.ids[0])
 
     def _media(self, batch: Batch) -> dict[str, Tensor]:
         """Return the inputs that are no token ids, in the model's type."""
@@ -381,9 +385,11 @@ class TransformersContinuation:
         self._seen = 0
         self._cache_name = cache_argument(loaded.predicting) or "past_key_values"
         part = loaded.parts[loaded.chosen]
-        self._says_positions = (
-            len(part.layers) < part.n_layers and "position_ids" in signature(loaded.predicting.forward).parameters
-        )
+        # The cache of a hybrid model may count tokens in a layer that does not keep them, and a model that counts
+        # positions of pictures (Qwen2.5-Omni) counts again from the first.
+        counts_otherwise = any(hasattr(module, "rope_deltas") for module in loaded.model.modules())
+        takes_positions = "position_ids" in signature(loaded.predicting.forward).parameters
+        self._says_positions = takes_positions and (counts_otherwise or len(part.layers) < part.n_layers)
 
     def logits(self, tokens: TokenTensors) -> Tensor:
         attending = self._loaded.attending
@@ -393,7 +399,8 @@ class TransformersContinuation:
             # its keys are rotated as those of a short text
             self._cache = None
             self._seen = 0
-        inputs = {"input_ids": tokens.ids[0][:, self._seen :]}
+        ids = tokens.ids[0][:, self._seen :]
+        inputs = {"input_ids": ids, **default_inputs(self._loaded.model, self._loaded.defaults, ids)}
         if not self._media or not self._seen:
             inputs["attention_mask"] = tokens.real.long()
         if self._media:

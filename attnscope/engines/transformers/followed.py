@@ -8,7 +8,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from string import ascii_lowercase
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +18,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from attnscope.base.errors import AttnscopeError, arg
-from attnscope.model.module_hooks import in_this_thread, listening
+from attnscope.engines.transformers.near_keys import (
+    from_band,
+    from_blocks,
+    middle,
+    of_blocks,
+    of_tokens,
+    watching_bands,
+)
+from attnscope.model.module_hooks import first_argument, in_this_thread, listening
 
+OTHERWISE = f"{arg('qkv', placeholder='FILE')} opens q, k and v that another program computes"
+REFUSED = f"attnscope refuses attention with parts it does not know; {OTHERWISE}"
+# Modules that apply the same weights to two sets of values, as a first run has shown; the last is shown (LiLT).
+WEIGHS_TWICE: WeakSet[nn.Module] = WeakSet()
 # Added to a score, numbers at or below this leave no weight in any floating-point type.
 _NEVER = -5000.0
 _CLOSE = 1e-3  # how far a weight may be off, in the widest of types
@@ -38,7 +52,8 @@ class _Scores:
 
     q: Tensor  # (…, Q, E)
     k: Tensor  # (…, K, E)
-    shape: torch.Size  # the latest with four dimensions, (B, H, Q, K); else with three
+    # the latest with four dimensions, (B, H, Q, K); else with three, or five, (B, blocks, H, Q, 3 Q)
+    shape: torch.Size
     scale: float = 1.0
     bias: Tensor | None = None  # broadcast to `shape`; −inf where a cell is not allowed
     weighted: bool = False  # after the softmax
@@ -96,7 +111,10 @@ def _operands(args: Sequence[Any]) -> Sequence[Tensor]:
 
 def _einsum(equation: str, first: Tensor, second: Tensor) -> _Product | None:
     """Return a sum over one letter that is a product of matrices, such as ibnd,jbnd->bnij; None for another."""
-    written = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", equation.replace(" ", ""))
+    left, *_ = equation.partition(",")
+    spare = [letter for letter in ascii_lowercase if letter not in equation]
+    more = "".join(spare[: first.ndim - len(left.strip().removeprefix("..."))])
+    written = re.fullmatch(r"([a-z]+),([a-z]+)->([a-z]+)", equation.replace(" ", "").replace("...", more))
     if written is None:
         return None
     left, right, out = written.groups()
@@ -138,12 +156,23 @@ class _Operators(TorchFunctionMode):
         super().__init__()
         self._on_attention = on_attention
         self.running: list[nn.Module] = []
-        self._attended: set[nn.Module] = set()
+        self._paused = False
+        self.length = 0  # tokens of a text, in the input of the outermost module
+        self._rows: dict[nn.Module, Tensor] = {}  # the last row of weights of each module that attended
         self._scores: MutableMapping[Tensor, _Scores] = WeakTensorKeyDictionary()
         self._factors: MutableMapping[Tensor, float] = WeakTensorKeyDictionary()  # that tensors were multiplied by
 
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Listen to a module that begins to run."""
+        if not self.running:
+            _, tokens = first_argument(module, args, kwargs)
+            self.length = tokens.shape[1] if isinstance(tokens, Tensor) and tokens.ndim > 1 else 0
+        self.running.append(module)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._paused:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         index = next((index for index, value in enumerate(args[:3]) if self._knows(value)), None)
         scores = None if index is None else self._scores[args[index]]
@@ -159,7 +188,7 @@ class _Operators(TorchFunctionMode):
                 self._scores[result] = _next(scores, name, others, kwargs, result)
             except _NotAttention:
                 self._scores.pop(result, None)
-        elif product is not None and product.in_order and result.ndim in (3, 4):
+        elif product is not None and product.in_order and (result.ndim in (3, 4) or _is_blocks(result)):
             first_factor = self._factors.get(product.first, 1.0)
             second_factor = self._factors.get(product.second, 1.0)
             found = _Scores(
@@ -187,27 +216,82 @@ class _Operators(TorchFunctionMode):
 
     def _attend(self, scores: _Scores, product: "_Product", result: Tensor) -> Tensor:
         """Return the product of weights and values as the session computes it, in the shape of the model's own."""
-        *_, queries, keys = scores.shape
-        texts, heads = scores.shape[:2] if len(scores.shape) == 4 else (1, scores.shape[0])
-        q = scores.q.reshape(texts, heads, queries, -1)
-        k = _by_head(scores.k, texts, heads)
-        v = _by_head(product.columns.mT, texts, heads)
+        if len(scores.shape) == 5:
+            bias = scores.bias
+            output = self._attend_laid_out(
+                of_tokens(scores.q),
+                middle(scores.k),
+                middle(product.columns.mT),
+                scores.scale,
+                None if bias is None else from_blocks(bias.expand(scores.shape), -torch.inf),
+                from_blocks(product.rows, 0.0),
+            )
+            output = of_blocks(output, scores.shape[3])
+        else:
+            *_, queries, keys = scores.shape
+            texts, heads = scores.shape[:2] if len(scores.shape) == 4 else (1, scores.shape[0])
+            sizes = (texts, heads, queries, keys)
+            output = self._attend_all(
+                scores.q.reshape(texts, heads, queries, -1),
+                _by_head(scores.k, texts, heads),
+                _by_head(product.columns.mT, texts, heads),
+                scores.scale,
+                None if scores.bias is None else scores.bias.reshape(sizes),
+                product.rows.reshape(sizes),
+            )
+        standard = output.reshape(*product.rows.shape[:-1], -1)
+        return standard.permute(product.order).to(result.dtype) if product.order else standard.to(result.dtype)
+
+    def attend_band(self, module: nn.Module, q: Tensor, k: Tensor, mask: Tensor, weights: Tensor, v: Tensor) -> Tensor:
+        """Return the output of attention to a band of keys, (B, N, H, Ev); see near_keys.OnBand."""
+        scale = self._factors.get(q, 1.0)
+        q, k, v = (tensor.transpose(1, 2) for tensor in (_divided(q, scale), k, v))
+        dense = from_band(weights, 0.0)
+        # rows of padding have no weights
+        bias = from_band(mask, -torch.inf).masked_fill(~dense.any(-1, keepdim=True), -torch.inf)
+        before = self._paused
+        self._paused = True  # operators of the session are not the model's
+        try:
+            return self._attend_laid_out(q, k, v, scale, bias, dense).transpose(1, 2)
+        finally:
+            self._paused = before
+
+    def _attend_laid_out(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None, weights: Tensor
+    ) -> Tensor:
+        """Return the output for tokens of a text that the model has padded to full chunks, (B, H, N, Ev)."""
+        n = self.length
+        bias = None if bias is None else bias[:, :, :n, :n]
+        q, k = q[:, :, :n], k[:, :, :n]
+        output = self._attend_all(q, k, v[:, :, :n], scale, bias, weights[:, :, :n, :n])
+        return nn.functional.pad(output, (0, 0, 0, v.shape[2] - n))
+
+    def _attend_all(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None, weights: Tensor
+    ) -> Tensor:
+        """Return the output as the session computes it, (B, H, Q, Ev); a bias of −inf hides a key."""
         mask = None
-        more: dict[str, Any] = {"scaling": scores.scale}
-        if scores.bias is not None:
-            bias = scores.bias.reshape(texts, heads, queries, keys)
+        more: dict[str, Any] = {"scaling": scale}
+        if bias is not None:
             mask = bias > _NEVER
             bias = bias.masked_fill(~mask, 0.0)
             if bool(bias.any()):
                 more["position_bias"] = bias
-        if self.running[-1] in self._attended:
-            message = f"{type(self.running[-1]).__name__} attends more than once in a pass"
-            raise AttnscopeError(message, where=arg("model"), hint="attnscope shows modules that attend once")
-        self._attended.add(self.running[-1])
-        self._check(q, k, mask, more, product.rows.reshape(texts, heads, queries, keys))
-        output = self._on_attention(self.running[-1], q, k, v, mask, more)
-        standard = output.reshape(*product.rows.shape[:-1], -1)
-        return standard.permute(product.order).to(result.dtype) if product.order else standard.to(result.dtype)
+        module = self.running[-1]
+        row = weights[:, :, -1:]
+        before = self._rows.get(module)
+        if before is not None:
+            if before.shape != row.shape or not torch.allclose(before, row, atol=_CLOSE):
+                message = f"{type(module).__name__} attends more than once in a pass, with other weights each time"
+                raise AttnscopeError(message, where=arg("model"), hint=REFUSED)
+            WEIGHS_TWICE.add(module)
+        elif module in WEIGHS_TWICE:
+            self._rows[module] = row
+            return weights @ v
+        self._check(q, k, mask, more, weights)
+        output = self._on_attention(module, q, k, v, mask, more)
+        self._rows[module] = row  # only now: the session may run the module again to find a gate
+        return output
 
     def _check(self, q: Tensor, k: Tensor, mask: Tensor | None, more: dict[str, Any], weights: Tensor) -> None:
         """Compare the last row of weights with the model's own."""
@@ -225,8 +309,12 @@ class _Operators(TorchFunctionMode):
         if largest > max(_CLOSE, 4 * torch.finfo(weights.dtype).eps):
             name = type(self.running[-1]).__name__
             message = f"the attention of {name} is not the softmax of its scores alone"
-            hint = f"its weights differ by {largest:.2g}; attnscope refuses attention with parts it does not know"
-            raise AttnscopeError(message, where=arg("model"), hint=hint)
+            raise AttnscopeError(f"{message}: its weights differ by {largest:.2g}", where=arg("model"), hint=REFUSED)
+
+
+def _is_blocks(scores: Tensor) -> bool:
+    """Tell whether these may be scores of blocks of queries for their keys and both neighbours'."""
+    return scores.ndim == 5 and scores.shape[4] == 3 * scores.shape[3]
 
 
 def _next(scores: _Scores, name: str, others: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> _Scores:
@@ -281,9 +369,9 @@ def following(model: nn.Module, on_attention: OnFollowed) -> Iterator[None]:
     `position_bias`, as functions of transformers' attention interface do.
     """
     operators = _Operators(on_attention)
-    enter = in_this_thread(lambda module, _: operators.running.append(module))
+    enter = in_this_thread(operators.enter)
     leave = in_this_thread(lambda *_: operators.running.pop() and None)
-    handles = [module.register_forward_pre_hook(enter) for module in model.modules()]
+    handles = [module.register_forward_pre_hook(enter, with_kwargs=True) for module in model.modules()]
     handles += [module.register_forward_hook(leave) for module in model.modules()]
-    with listening(handles), operators:
+    with listening(handles), watching_bands(model, operators.attend_band), operators:
         yield

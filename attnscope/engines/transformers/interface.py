@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError, arg
-from attnscope.engines.transformers.followed import following
+from attnscope.engines.transformers.followed import REFUSED, following
 from attnscope.engines.transformers.taken_outputs import TakenOutputs
 from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
@@ -23,7 +23,7 @@ from attnscope.request.masks.terms import Bidirectional, Causal, Mask
 NAME = "attnscope"  # our name in the attention interface of `transformers`
 RELATIVE = "relative position"  # name of a bias for every pair of positions
 _CROSS = re.compile(r"(?i)\.(encoder_?attn|encdecattention|cross_?attn|cross_?attention|encoder_attention)\b")
-_OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense")
+_OUT = re.compile(r"o_proj|out_proj|c_proj|o|Wo|out_lin|dense|output\.dense|output")
 # Arguments that models pass along, and that eager attention ignores as well, or uses as we do.
 _INERT = frozenset(
     "position_ids cache_position position_embeddings cache past_key_values past_key_value token_type_ids "
@@ -98,8 +98,6 @@ class AttentionCapture:
         self.taken_outputs = TakenOutputs(self._gated | set(selecting_modules(model)) | twice)
         self._seen: Counter[str] = Counter()
         self._layers: set[tuple[str, int]] = set()
-        # Modules with a layer number that have been called.
-        self._numbered: set[int] = set()
         self._found: dict[tuple[int, str], tuple[Tensor, bool]] = {}
         # queries and keys of each module's latest call, and the part of its output that belongs to a second call
         self._latest: dict[nn.Module, tuple[ref[Tensor], ref[Tensor]]] = {}
@@ -185,14 +183,6 @@ class AttentionCapture:
             self._seen[part] += 1
             return part, call_layers[order % len(call_layers)]
         layer = getattr(module, "layer_idx", None)
-        if isinstance(layer, int) and layer >= 0:
-            if id(module) in self._numbered:
-                raise AttnscopeError(
-                    f"layer {layer} runs more than once in a pass",
-                    where=arg("model"),
-                    hint="attnscope shows layers that run once",
-                )
-            self._numbered.add(id(module))
         if not isinstance(layer, int) or layer < 0 or (part, layer) in self._layers:
             layer = self._seen[part]
         self._seen[part] += 1
@@ -305,7 +295,8 @@ def selecting_modules(model: nn.Module) -> list[nn.Module]:
 
 def part_of(name: str) -> str:
     """Tell which part of a model with two halves a module belongs to, by its name."""
-    halves = [half for half in name.split(".") if half in ("encoder", "decoder")]
+    words = [word.removeprefix("text_") for word in name.split(".")]  # Seamless M4T has encoders of sound, too
+    halves = [word for word in words if word in ("encoder", "decoder")]
     if halves[:1] != ["decoder"]:
         return "encoder"
     return "cross" if _CROSS.search("." + name) else "decoder"
@@ -314,8 +305,7 @@ def part_of(name: str) -> str:
 def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     """Return the error for attention with unsupported features."""
     message = f"layer {layer} passes {what} to its attention"
-    hint = "attnscope refuses attention with parts it does not know"
-    return AttnscopeError(message, where=arg("model"), hint=hint)
+    return AttnscopeError(message, where=arg("model"), hint=REFUSED)
 
 
 # Modules that pass two sets of values with the same queries and keys, one after the other, as a first run has shown.

@@ -5,7 +5,7 @@ randomly.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,19 @@ import torch
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.checkpoints.folder import Folder, unused_notes
+from attnscope.engines.transformers.default_inputs import default_inputs, default_notes, defaults_of
+from attnscope.engines.transformers.followed import WEIGHS_TWICE
 from attnscope.engines.transformers.interface import NAME
 from attnscope.engines.transformers.media import PIXELS, PatchLayout, find_layout, probe_pixels, vision_inputs
-from attnscope.engines.transformers.model_class import ModelClass, find_model_class, first_line, quiet
-from attnscope.engines.transformers.output_head import base_of, head_class, head_kind
+from attnscope.engines.transformers.model_class import (
+    ModelClass,
+    find_model_class,
+    first_line,
+    named_class,
+    part_of_config,
+    quiet,
+)
+from attnscope.engines.transformers.output_head import base_of, head_class, head_kind, is_predicting
 from attnscope.engines.transformers.probe import (
     ModelPart,
     count_segments,
@@ -48,6 +57,7 @@ class TransformersModel:
     chosen: str = ""  # the part whose attention is shown; empty if there is only one
     layout: PatchLayout | None = None  # the tokens of a vision model; None for a model that takes token ids
     frames: FrameLayout | None = None  # those of a model that takes sound; None for others
+    defaults: tuple[str, ...] = ()  # inputs that a text does not have; see default_inputs
     predicting: Any = None  # the same model with its head for language, if the checkpoint has one; else None
 
     @property
@@ -92,27 +102,62 @@ class TransformersModel:
 def load_model(folder: Folder, dtype: torch.dtype, media: MediaKind | None = None) -> TransformersModel:
     """Load a checkpoint with transformers, and inspect its attention; see `find_model_class` for `media`."""
     model_class = find_model_class(folder, media)
+    if model_class.within:
+        return _load(model_class, folder, dtype)
     predicting = head_class(model_class)
-    model, info = _model(model_class if predicting is None else replace(model_class, model=predicting), folder, dtype)
-    _separate_head(model, folder)
-    missing = (info["missing_keys"] | _silently_missing(model, folder)) - _computed(model)
-    base = base_of(model)
-    # Missing tensors of the head; with any, the model has no head.
-    outside: set[str] = set()
     if predicting is not None:
-        prefix = next(name for name, module in model.named_modules() if module is base)
-        outside = {name for name in missing if not name.startswith(f"{prefix}.")}
-    notes = _check_loaded(model, model_class.prefix, info, missing - outside, folder)
-    inspected = inspect_model(base, folder.path, notes)
-    if predicting is None or outside:
-        return inspected
-    return replace(inspected, predicting=model)
+        return _load(replace(model_class, model=predicting), folder, dtype)
+    try:
+        return _load(model_class, folder, dtype)
+    except _LackingTensors:
+        # A checkpoint of another class may lack what the base model has (SeamlessM4TForTextToText).
+        saved = named_class(folder.config.get("architectures"))
+        if saved in (None, model_class.model):
+            raise
+    try:
+        return _load(replace(model_class, model=saved), folder, dtype)
+    except _LackingTensors:
+        return _load(model_class, folder, dtype)
+
+
+class _LackingTensors(AttnscopeError):
+    """Raised where a folder lacks tensors of a model."""
+
+
+def _load(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> TransformersModel:
+    """Load a model of a class, and inspect its base model, or the part of it that the class means."""
+    whole, info = _model(model_class, folder, dtype)
+    _separate_head(whole, folder)
+    missing = (info["missing_keys"] | _silently_missing(whole, folder)) - _computed(whole)
+    model = whole.get_submodule(model_class.within)
+    base = base_of(model)
+    # Missing tensors of the head, with any of which the model has no head, or of other parts.
+    names = {name for name, module in whole.named_modules() if module is base} - {""}
+    outside = {name for name in missing if names and not any(name.startswith(f"{inner}.") for inner in names)}
+    notes = _check_loaded(model, model_class.within, info, missing - outside, folder)
+    predicting = model if is_predicting(model) and not outside else None
+    try:
+        return replace(inspect_model(base, folder.path, notes), predicting=predicting)
+    except AttnscopeError as e:
+        configs = [getattr(whole.config, f"{kind}_config", None) for kind in ("text", "encoder")]
+        text_config = next((config for config in configs if config is not None), None)
+        within = part_of_config(whole, text_config) if model is whole and text_config is not None else ""
+        if not within or model_class.takes != "input_ids":
+            raise
+        part = whole.get_submodule(within)
+        notes += (f"the text model '{within}' is shown alone: {e.message}",)
+        try:
+            inspected = inspect_model(base_of(part), folder.path, notes)
+        except AttnscopeError:
+            raise e from None
+        return replace(inspected, predicting=part if is_predicting(part) and not outside else None)
 
 
 def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) -> TransformersModel:
     """Inspect the attention of a model that already runs through attnscope."""
     layout = None
     frames = None
+    defaults: tuple[str, ...] = ()
     if model.main_input_name == PIXELS:
         pixels = probe_pixels(model, where)
         layout = find_layout(model, pixels, where)
@@ -127,7 +172,15 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
             vocab_size, d_model = _table(model, where)
     else:
         vocab_size, d_model = _table(model, where)
-        parts = probe(model, probe_tokens(model, vocab_size), where)
+        tokens = probe_tokens(model, vocab_size)
+        try:
+            parts = probe(model, tokens, where)
+        except AttnscopeError:
+            defaults = defaults_of(model)
+            if not defaults:
+                raise
+            parts = probe(model, tokens | default_inputs(model, defaults, tokens["input_ids"]), where)
+            notes += default_notes(defaults)
     return TransformersModel(
         model=model,
         parts=parts,
@@ -136,18 +189,34 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
         max_positions=max_text_length(model, model.config.get_text_config()),
         n_segments=count_segments(model, model.config),
         decoder_start=_decoder_start(model.config, vocab_size, where),
-        notes=notes,
+        notes=notes + _calling_notes(model, parts),
         layout=layout,
         frames=frames,
+        defaults=defaults,
     )
+
+
+def _calling_notes(model: Any, parts: Mapping[str, ModelPart]) -> tuple[str, ...]:
+    """Return notes on modules that attend several times in a pass."""
+    notes = []
+    for part in parts.values():
+        count = len(part.modules)
+        if count < len(part.layers):
+            calls = f"{count} module{'s' * (count > 1)} attend{'s' * (count == 1)} {len(part.layers)} times"
+            notes.append(f"{calls} in a pass: layers are numbered as they run")
+    if any(module in WEIGHS_TWICE for module in model.modules()):
+        notes.append("its weights are applied to two sets of values, of which the last are shown")
+    return tuple(notes)
 
 
 def _table(model: Any, where: str | Path) -> tuple[int, int]:
     try:
         weight = getattr(model.get_input_embeddings(), "weight", None)
     except NotImplementedError:
-        # A class of transformers with several embeddings, or none, raises this.
-        weight = None
+        # A class of transformers with several embeddings, none, or one of another name (Dia) raises this.
+        embeddings = [(name, part) for name, part in model.named_modules() if isinstance(part, torch.nn.Embedding)]
+        tables = [part.weight for name, part in embeddings if "position" not in name]
+        weight = tables[0] if len(tables) == 1 and not model.config.is_encoder_decoder else None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
         message = f"'{model.config.model_type}' has no token embedding"
         raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")
@@ -165,7 +234,7 @@ def _decoder_start(config: Any, vocabulary: int, where: str | Path) -> int | Non
 
 
 def _model(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    tensors = {name.removeprefix(model_class.prefix): tensor for name, tensor in read_tensors(folder, folder.tensors)}
+    tensors = dict(read_tensors(folder, folder.tensors))
     # Parts of a class may refuse what the class as a whole takes (Unlimited OCR).
     for implementation in (NAME, "eager"):
         try:
@@ -222,32 +291,33 @@ def _computed(model: Any) -> set[str]:
     return {f"{name}.weight" for name, module in computing if torch.equal(module.weight, module.create_weight())}
 
 
-def _part_without_tensors(missing: Sequence[str], prefix: str, folder: Folder) -> str:
+def _part_without_tensors(missing: Sequence[str], within: str, folder: Folder) -> str:
     """Return the first module, the largest if several are nested, of which the folder has no tensor; empty for none."""
-    if missing and prefix and not any(name.startswith(prefix) for name in folder.tensors):
-        return prefix.rstrip(".")
+    if missing and within and not any(name.startswith(f"{within}.") for name in folder.tensors):
+        return within
     held = {part for name in folder.tensors for part in name.split(".")}
     return next((part for name in missing for part in name.split(".")[:2] if part not in held), "")
 
 
-def _check_loaded(model: Any, prefix: str, info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:
+def _check_loaded(model: Any, within: str, info: dict[str, Any], lacking: set[str], folder: Folder) -> tuple[str, ...]:
     """Refuse weights that transformers would initialise at random; note unused ones."""
     missing = sorted(name for name in lacking if not _AFTER.fullmatch(name))
     named = folder.config.get("architectures")
     written = named[0] if isinstance(named, list) and len(named) == 1 else None
-    if part := _part_without_tensors(missing, prefix, folder):
+    if part := _part_without_tensors(missing, within, folder):
         message = f"there are no tensors of '{part}', which {type(model).__name__} needs"
         hint = f"attnscope opens a whole {type(model).__name__}"
         if written is not None:
             message = f"holds {written}: {message}"
-        raise AttnscopeError(message, where=folder.path, hint=hint)
+        raise _LackingTensors(message, where=folder.path, hint=hint)
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         hint = "transformers would initialize it randomly; download the checkpoint again"
         if written not in (None, type(model).__name__):
             hint = f"{type(model).__name__} would initialize it randomly; the folder holds {written}"
-        raise AttnscopeError(f"the tensor '{missing[0]}'{more} is missing", where=folder.path, hint=hint)
+        raise _LackingTensors(f"the tensor '{missing[0]}'{more} is missing", where=folder.path, hint=hint)
     if info.get("mismatched_keys"):
         name = str(sorted(map(str, info["mismatched_keys"]))[0])
         raise AttnscopeError(f"the tensor {name} has a shape that contradicts config.json", where=folder.path)
-    return unused_notes(sorted(info["unexpected_keys"]))
+    others = [name for name in folder.tensors if not name.startswith(f"{within}.")] if within else []
+    return unused_notes(sorted([*info["unexpected_keys"], *others]))

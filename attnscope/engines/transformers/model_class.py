@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.checkpoints.families import FAMILIES
@@ -28,7 +28,8 @@ class ModelClass:
 
     model: Any
     config: Any
-    prefix: str = ""  # of the names of its tensors in the folder, which holds more than this model
+    within: str = ""  # name of the part that is looked at, and that alone needs tensors; empty for all of it
+    takes: str = "input_ids"  # main input of what is looked at
 
 
 def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelClass:
@@ -42,16 +43,15 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
     _check_counts(folder.config, str(where))
     hf = _transformers()
     config = _config(hf, folder)
-    if type(config) not in hf.MODEL_MAPPING:
-        message = f"transformers has no model for '{config.model_type}'"
-        raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text or pictures")
     try:
-        model_class = hf.MODEL_MAPPING[type(config)]
-        model_class = model_class[0] if isinstance(model_class, list | tuple) else model_class
-        if (tower := _tower(model_class, config, "Vision" if media == "image" else "Text")) is not None:
-            return tower
-        if media == "audio" and (tower := _audio_tower(model_class, config)) is not None:
-            return tower
+        model_class = _model_class(hf, config)
+        if model_class is None:
+            message = f"transformers has no model for '{config.model_type}'"
+            raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text or pictures")
+        compares = hasattr(model_class, "get_text_features")
+        tower = "audio" if media == "audio" else "vision" if media == "image" and compares else "text"
+        if (compares or media == "audio") and (found := _tower(model_class, config, tower)) is not None:
+            return found
         takes = model_class.main_input_name  # what stands for a class that needs another package raises here
     except (ImportError, ValueError) as e:
         reason = " ".join(str(e).split())[:200] or type(e).__name__
@@ -59,34 +59,52 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
     if takes not in TAKEN:
         message = f"'{config.model_type}' takes {takes}, not text or pictures"
         raise AttnscopeError(message, where=where, hint="attnscope shows attention between tokens or patches")
-    return ModelClass(model_class, config)
+    return ModelClass(model_class, config, takes=takes)
 
 
-def _tower(model_class: Any, config: Any, kind: Literal["Text", "Vision"]) -> ModelClass | None:
-    """Return one half of a model that compares texts with pictures (CLIP, SigLIP); None for other models."""
-    tower_config = getattr(config, f"{kind.lower()}_config", None)
-    if tower_config is None or not hasattr(model_class, "get_text_features"):
-        return None
-    module = vars(sys.modules[model_class.__module__])
-    towers = [tower for name, tower in module.items() if name.endswith(f"{kind}Model")]
-    towers = [tower for tower in towers if getattr(tower, "config_class", None) is type(tower_config)]
-    if len(towers) != 1:
-        return None
+def _model_class(hf: Any, config: Any) -> Any:
+    """Return the base class of a config; if it has none, the class that it names, or one that predicts tokens."""
+    if type(config) not in hf.MODEL_MAPPING and (named := named_class(config.architectures)) is not None:
+        return named
+    tables = (
+        hf.MODEL_MAPPING,
+        hf.MODEL_FOR_CAUSAL_LM_MAPPING,
+        hf.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        hf.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    )
+    found = next((table[type(config)] for table in tables if type(config) in table), None)
+    return found[0] if isinstance(found, list | tuple) else found
+
+
+def named_class(names: Any) -> Any:
+    """Return the model of transformers that a config names; None if it names several, or none."""
+    import transformers
+
+    found = getattr(transformers, str(names[0]), None) if isinstance(names, list) and len(names) == 1 else None
+    return found if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel) else None
+
+
+def part_of_config(model: Any, config: Any) -> str:
+    """Return the name of the largest model inside a model that has this config; empty if there is none."""
+    from transformers import PreTrainedModel
+
+    parts = [(name, part) for name, part in model.named_modules() if name and isinstance(part, PreTrainedModel)]
+    of_config = [name for name, part in parts if part.config is config]
+    of_type = [name for name, part in parts if type(part.config) is type(config)]
+    return next(iter(of_config + of_type), "")
+
+
+def _tower(model_class: Any, config: Any, kind: str) -> ModelClass | None:
+    """Return the part of a model that reads texts, pictures or sounds alone; None if it has none.
+
+    `kind` is `text` or `vision`, of models that compare texts with pictures (CLIP, SigLIP), or `audio` (Qwen2-Audio).
+    """
     import torch
 
     with torch.device("meta"):
         whole = model_class(config)
-    names = [name for name, part in whole.named_modules() if type(part) is towers[0]]
-    return ModelClass(towers[0], tower_config, "".join(f"{name}." for name in names[:1]))
-
-
-def _audio_tower(model_class: Any, config: Any) -> ModelClass | None:
-    """Return the encoder of sound of a model that reads texts with sounds (Qwen2-Audio); None for other models."""
-    tower_config = getattr(config, "audio_config", None)
-    module = vars(sys.modules[model_class.__module__])
-    towers = [tower for tower in module.values() if getattr(tower, "config_class", None) is type(tower_config)]
-    towers = [tower for tower in towers if tower.__name__.endswith("Encoder")]
-    return ModelClass(towers[0], tower_config, "audio_tower.") if len(towers) == 1 else None
+    within = part_of_config(whole, getattr(config, f"{kind}_config", None))
+    return ModelClass(model_class, config, within, whole.get_submodule(within).main_input_name) if within else None
 
 
 def check_own_code(folder: Folder, model_class: ModelClass, *, trusted: bool) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     # before a missing tokenizer is reported: models that take pictures or sound alone have none
     model_class = find_model_class(folder, run.media_kind)
     trust = check_own_code(folder, model_class, trusted=run.trust_config)
-    is_text = model_class.model.main_input_name == "input_ids" or model_class.config.is_encoder_decoder
+    is_text = model_class.takes == "input_ids" or model_class.config.is_encoder_decoder
     tokenizer_files = find_tokenizer(folder, run.tokenizer) if is_text else FoundTokenizer(_NO_TOKENIZER, {}, "")
     loaded = load_model(folder, getattr(torch, run.dtype), run.media_kind)
     source = _source(name, loaded, tokenizer_files.tokenizer, folder.fingerprint, run.part)

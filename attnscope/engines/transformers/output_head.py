@@ -42,7 +42,10 @@ def base_of(model: Any) -> Any:
     import transformers
     from transformers import PreTrainedModel
 
-    plain: Any = transformers.MODEL_MAPPING.get(type(model.config), None)
+    try:
+        plain: Any = transformers.MODEL_MAPPING.get(type(model.config), None)
+    except ValueError:  # transformers names a class that it does not have (VoxtralRealtimeTextModel)
+        plain = None
     if type(model) is plain and model.main_input_name == "pixel_values":
         return model  # DINOv3ViTModel names its encoder as a base model
     inside = [child for child in model.children() if isinstance(child, PreTrainedModel)]

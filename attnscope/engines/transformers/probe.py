@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.layer_kinds import LayerPaths, MixingLayer
+from attnscope.engines.transformers.followed import OTHERWISE, WEIGHS_TWICE
 from attnscope.engines.transformers.interface import (
     CALLED_TWICE,
     FOLLOWED,
@@ -57,7 +58,7 @@ class ModelPart:
 def no_attention_found(family: str, where: str | Path) -> AttnscopeError:
     """Build the error for an architecture whose attention cannot be observed."""
     message = f"no attention was found in '{family}'"
-    hint = "attnscope finds softmax(q·kᵀ)·v between all tokens, not in chunks of them or by other operators"
+    hint = f"attnscope finds softmax(q·kᵀ)·v between tokens, not other operators; {OTHERWISE}"
     return AttnscopeError(message, where=where, hint=hint)
 
 
@@ -98,7 +99,7 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
         raise no_attention_found(model.config.model_type, where)
     names = {module: name for name, module in model.named_modules()}  # BigBird exchanges modules while it runs
     changed = {calls.modules[index] for calls in parts.values() for index in calls.paths.changed}
-    if changed or any(module in CALLED_TWICE for module in names):
+    if changed or any(module in CALLED_TWICE or module in WEIGHS_TWICE for module in names):
         parts, running = _run(model, inputs, where, changed)
     return {part: _facts(calls, running, names, where) for part, calls in parts.items()}
 
@@ -142,7 +143,8 @@ def _run(
         raise
     except Exception as e:  # every language model accepts two tokens
         message = f"transformers cannot run it on two tokens ({first_line(e)})"
-        raise AttnscopeError(message, where=where, hint="attnscope needs a model that takes text") from e
+        hint = f"attnscope finds layers and heads by a run on a text alone; {OTHERWISE}"
+        raise AttnscopeError(message, where=where, hint=hint) from e
     finally:
         for calls in parts.values():
             for handle in calls.paths.handles:
@@ -167,7 +169,7 @@ def _facts(calls: _Calls, running: RunningLayers, names: Mapping[nn.Module, str]
     inputs = calls.inputs
     shapes = {(call.q.shape[1], call.k.shape[1], call.q.shape[-1], call.v.shape[-1]) for call in inputs}
     if len({heads for heads, *_ in shapes}) > 1:
-        raise AttnscopeError("its layers have different numbers of heads", where=where)
+        raise AttnscopeError("its layers have different numbers of heads", where=where, hint=OTHERWISE)
     first_inputs = inputs[0]
     numbers = [call.layer for call in inputs]
     n_layers = 1 + max(numbers)

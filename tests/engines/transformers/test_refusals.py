@@ -16,9 +16,8 @@ from transformers import AutoModel, LlamaModel
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.engines.transformers import interface
-from tests.families.census import build, small_config, text_class
+from tests.families.census import small_config
 from tests.helpers.architectures import NO_TABLE, write_tokenizer
-from tests.helpers.hybrids import save_hybrid
 from tests.helpers.transformers_runs import SOURCE, run
 
 
@@ -62,14 +61,6 @@ def test_an_architecture_that_passes_an_unknown_tensor(folders, monkeypatch):
 
     monkeypatch.setattr(interface.AttentionCapture, "run_attention", strange)
     assert "layer 0 passes a tensor 'gates' to its attention; attnscope refuses" in refused(folders("llama"))
-
-
-def test_an_architecture_that_runs_its_layers_again(tmp_path, capsys):
-    model = build("hrm_text", text_class(transformers.CONFIG_MAPPING["hrm_text"]))
-    save_hybrid(tmp_path, model)
-    for command in ("run", "check"):
-        assert main([command, "the bank", "--model", str(tmp_path)]) == 1
-        assert "layer 0 runs more than once in a pass" in capsys.readouterr().err
 
 
 def test_queries_that_are_not_those_of_the_tokens(folders, monkeypatch):
@@ -122,11 +113,6 @@ def test_missing_weights_are_not_made_up(copied):
             transformers.BlipForConditionalGeneration,
             "holds BlipForConditionalGeneration: there are no tensors of 'text_model'",
         ),
-        (
-            transformers.SeamlessM4TForTextToText,
-            "no tensors of 'speech_encoder', which SeamlessM4TModel needs; attnscope opens a",
-        ),
-        (transformers.UdopForConditionalGeneration, "UdopModel would initialize it randomly; the folder holds Udop"),
     ],
     ids=lambda item: item.__name__ if isinstance(item, type) else "",
 )
