@@ -34,6 +34,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
         ("falcon_h1", {"mamba_chunk_size": 256}),
         ("mamba2", {"chunk_size": 256}),
         ("xlstm", {}),
+        ("recurrent_gemma", {}),
     ],
 )
 def test_a_long_text_takes_less_than_one_mask(model_type, changes, tmp_path):

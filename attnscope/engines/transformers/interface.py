@@ -18,7 +18,8 @@ from attnscope.engines.transformers.followed import REFUSED, following
 from attnscope.engines.transformers.taken_outputs import TakenOutputs
 from attnscope.model.attention import attended
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
-from attnscope.request.masks.terms import Bidirectional, Causal, Mask
+from attnscope.model.masks import intersect
+from attnscope.request.masks.terms import Bidirectional, Causal, Mask, SlidingWindow
 
 NAME = "attnscope"  # our name in the attention interface of `transformers`
 RELATIVE = "relative position"  # name of a bias for every pair of positions
@@ -72,8 +73,8 @@ class AttentionCapture:
     call, and gives the output, (B, H, Q, Ev). `call_layers` has the layer of each call of a part, in order, if its
     modules do not know it. `gated` are the names of modules with a gate, `attending` of those whose calls are passed
     on; empty for all. `projection` is the output projection of the
-    latest layer; None if it was not found. If `lean`, no mask is made where a plain causal one is meant: its size is
-    that of a matrix. Then padding has to be behind the texts, where no token sees it.
+    latest layer; None if it was not found. If `lean`, no mask is made where a plain causal one is meant, or a window:
+    its size is that of a matrix. Then padding has to be behind the texts, where no token sees it.
     """
 
     def __init__(
@@ -220,7 +221,10 @@ class AttentionCapture:
             position = None  # 0 everywhere, as T5's is between its halves
         if position is not None:  # a table for all positions, (B or 1, H, Q, K)
             parts.append(lambda q, k, heads: position[:, heads][..., q, k].float())
-        if mask is not None:
+        plain: Mask = Causal() if self.lean else Bidirectional()
+        if mask is not None and self.lean and mask.dtype == torch.int32:
+            plain = intersect((Causal(), SlidingWindow(int(mask))))
+        elif mask is not None:
             given = provided_mask(mask, q, k, layer)
             floor = given.floor
             # it may hold numbers other than 0 and "never"
@@ -232,7 +236,7 @@ class AttentionCapture:
 
         return AttentionSpec(
             scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
-            mask=given or (Causal() if self.lean else Bidirectional()),
+            mask=given or plain,
             softcap=cap,
             bias=bias if parts else None,
             bias_name=RELATIVE if position is not None else "position" if parts else None,
@@ -351,8 +355,35 @@ def _mask(*args: Any, **named: Any) -> Tensor | None:
     if session is None or not session.lean:
         mask: Tensor | None = eager_mask(*args, **named)
         return mask
+    if (window := _plain_window(**named)) is not None:
+        return window
     mask = sdpa_mask(*args, **named | {"attention_mask": None, "allow_is_bidirectional_skip": False})
     return mask
+
+
+def _plain_window(
+    *,
+    q_length: int,
+    kv_length: int,
+    mask_function: Callable[[int, int, Tensor, Tensor], Tensor],
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = False,
+    device: torch.device | str = "cpu",
+    **_: Any,
+) -> Tensor | None:
+    """Return the length of a causal sliding window in place of its mask, (1, 1, 1, 1); None for any other mask.
+
+    A mask of a long text would take more memory than all the rest. Chunks have a length, too; their last two rows are
+    not those of a window.
+    """
+    if local_size is None or not allow_is_causal_skip or q_length != kv_length:
+        return None
+    keys = torch.arange(kv_length, device=device)
+    for query in (kv_length - 1, kv_length - 2):
+        visible = mask_function(0, 0, keys.new_tensor(query), keys)
+        if not torch.equal(visible, (keys <= query) & (keys > query - local_size)):
+            return None
+    return torch.full((1, 1, 1, 1), local_size, dtype=torch.int32, device=device)
 
 
 def _own_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
