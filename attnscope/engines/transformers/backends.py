@@ -163,11 +163,8 @@ def kind_of(model: Any) -> str | None:
     if any(parent in causal for parent in type(config).__mro__):
         return "causal"
     flags = {flag for module in model.modules() if isinstance(flag := getattr(module, "is_causal", None), bool)}
-    if len(flags) != 1:
-        return None
-    if flags.pop():
-        return "causal"
-    return "bidirectional"
+    # A module that says it is not causal may be handed a causal mask, as CLIP's text model is.
+    return "causal" if flags == {True} else None
 
 
 def separates_packs(model: Any) -> bool:
