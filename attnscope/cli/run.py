@@ -133,7 +133,8 @@ def _generated_rows(options: Given, progress: Any, several: bool) -> "Callable[[
     from attnscope.views.spans import Span
     from attnscope.views.terminal import draw
 
-    screen, seen = console(options.color), set[int]()
+    screen = console(options.color)
+    seen = set[int]()
 
     def show(text: int, prediction: "Prediction") -> None:
         if progress is not None:

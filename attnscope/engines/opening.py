@@ -106,7 +106,9 @@ def _from_folder(run: RunConfig) -> ModelSource:
     shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
     absent_keys = absent_key_notes(run.ignore_key, folder.config)
     described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
-    family, config, folder = described.family, described.config, replace(folder, config=described.raw)
+    family = described.family
+    config = described.config
+    folder = replace(folder, config=described.raw)
     config = _rescaled(config, run)
     config, matrices = separate_head(family, config, folder.tensors, folder.replaced, where)
     added = {name: replace(folder.replaced[embedding], name=name) for name, embedding in matrices.items()}

@@ -54,7 +54,8 @@ def watching(model: nn.Module, on_call: OnCall) -> Iterator[None]:
     import transformers
 
     interface: Any = transformers.AttentionInterface
-    owner, original = get_ident(), getattr(interface, "get_interface", None)
+    owner = get_ident()
+    original = getattr(interface, "get_interface", None)
     names = {id(module): name for name, module in model.named_modules()}
     two_halves = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     counted: dict[str, int] = {}

@@ -297,7 +297,8 @@ class TransformersEngine:
 
     def run_blocks(self, batch: Batch, last: int, observe: BlockObserver) -> None:
         self.forward(batch, {layer: () for layer in self.layers})  # which shows the modules
-        n, pad = batch.tokens.real.shape[1], batch.tokens.padding()
+        n = batch.tokens.real.shape[1]
+        pad = batch.tokens.padding()
 
         def attend_for(part: str, inputs: AttentionInputs, hooks: AttentionHooks) -> tuple[Tensor, Mask | None]:
             if part != self.loaded.chosen:

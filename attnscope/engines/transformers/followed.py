@@ -262,7 +262,8 @@ class _Operators(TorchFunctionMode):
         """Return the output for tokens of a text that the model has padded to full chunks, (B, H, N, Ev)."""
         n = self.length
         bias = None if bias is None else bias[:, :, :n, :n]
-        q, k = q[:, :, :n], k[:, :, :n]
+        q = q[:, :, :n]
+        k = k[:, :, :n]
         output = self._attend_all(q, k, v[:, :, :n], scale, bias, weights[:, :, :n, :n])
         return nn.functional.pad(output, (0, 0, 0, v.shape[2] - n))
 

@@ -162,12 +162,14 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
         pixels = probe_pixels(model, where)
         layout = find_layout(model, pixels, where)
         parts = probe(model, vision_inputs(model, pixels), where)
-        vocab_size, d_model = 1, int(model.config.hidden_size)
+        vocab_size = 1
+        d_model = int(model.config.hidden_size)
     elif model.main_input_name in SOUNDS:
         sounds = probe_sound(model, where)
         frames = find_frames(model, sounds, where)
         parts = probe(model, sounds, where)
-        vocab_size, d_model = 1, int(getattr(model.config, "hidden_size", None) or model.config.d_model)
+        vocab_size = 1
+        d_model = int(getattr(model.config, "hidden_size", None) or model.config.d_model)
         if model.config.is_encoder_decoder:
             vocab_size, d_model = _table(model, where)
     else:

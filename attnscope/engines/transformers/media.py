@@ -115,12 +115,14 @@ def find_layout(model: Any, pixels: Tensor, where: str | Path) -> PatchLayout:
     patch = pair_of(model.config.patch_size)
     assert patch is not None
     family = model.config.model_type
-    rows, columns = pixels.shape[-2] // patch[0], pixels.shape[-1] // patch[1]
+    rows = pixels.shape[-2] // patch[0]
+    columns = pixels.shape[-1] // patch[1]
     queries = _first_queries(model, pixels)
 
     def token_of(row: int, column: int) -> int | None:
         painted = pixels.clone()
-        y, x = row * patch[0], column * patch[1]
+        y = row * patch[0]
+        x = column * patch[1]
         painted[..., y : y + patch[0], x : x + patch[1]] += 1
         changed = (_first_queries(model, painted) != queries).any(dim=(0, 1, 3)).nonzero().flatten().tolist()
         return int(changed[0]) if len(changed) == 1 else None

@@ -70,7 +70,8 @@ def watching_bands(model: nn.Module, on_band: OnBand) -> Iterator[None]:
 
 @contextmanager
 def _watching_band(module: Any, on_band: OnBand) -> Iterator[None]:
-    product, output = module._sliding_chunks_query_key_matmul, module._sliding_chunks_matmul_attn_probs_value
+    product = module._sliding_chunks_query_key_matmul
+    output = module._sliding_chunks_matmul_attn_probs_value
     operands: list[Tensor] = []  # queries and keys, then the mask
 
     def score(query: Tensor, key: Tensor, window: int) -> Tensor:

@@ -90,7 +90,8 @@ def probe(model: Any, inputs: Mapping[str, Any], where: str | Path) -> dict[str,
         followed, running_followed = _run(model, inputs, where)
         if len(followed) > len(parts):
             FOLLOWED.add(model)
-            parts, running = followed, running_followed
+            parts = followed
+            running = running_followed
         else:
             set_implementation(model, NAME)
     if not parts and running.mixing:

@@ -219,7 +219,8 @@ def _moved(token: Token, offsets: Sequence[Mapping[str, Any]]) -> Token:
         return token
     shift = 0
     for offset in offsets:
-        (start, end), (new_start, new_end) = offset["span"], offset["new_span"]
+        start, end = offset["span"]
+        new_start, new_end = offset["new_span"]
         if token.end <= new_start:
             break
         if token.start < new_end:
@@ -330,7 +331,9 @@ def _joined_merged(array: Array, grids: Array, index: int, processor: Any) -> Ar
     """
     starts = np.concatenate([[0], grids.prod(axis=1).cumsum()])
     _, rows, columns = grids[index]
-    merge, side, frames = processor.merge_size, processor.patch_size, processor.temporal_patch_size
+    merge = processor.merge_size
+    side = processor.patch_size
+    frames = processor.temporal_patch_size
     patches = array[starts[index] : starts[index + 1]].reshape(
         rows // merge, columns // merge, merge, merge, 3, frames, side, side
     )

@@ -198,7 +198,8 @@ class SoundReader:
         n_frames = (n_tokens - len(self.layout.before)) // self.layout.bands
         heard = min(n_frames, max(1, len(samples) // hop))
         levels = [np.abs(samples[i * hop : (i + 1) * hop]).max(initial=0.0) for i in range(heard)]
-        notes, warnings = list(file.notes), []
+        notes = list(file.notes)
+        warnings = []
         if not samples.any():
             warnings.append(f"{file.path.name} is silent{f' from {start:.0f} s on' if start else ''}")
         sound = Sound(
@@ -259,7 +260,8 @@ class SoundReader:
         for token, part in zip(tokens, bytes_of, strict=True):
             if part is None:
                 placed += [*waiting, token]
-                waiting, spelling = [], b""
+                waiting = []
+                spelling = b""
                 continue
             waiting.append(token)
             spelling += part
@@ -272,7 +274,8 @@ class SoundReader:
             shown = readable_piece(characters) if len(waiting) == 1 else None
             placed += [struct_with(item, text=shown or item.text, **offsets) for item in waiting]
             text += characters
-            waiting, spelling = [], b""
+            waiting = []
+            spelling = b""
         return text, [*placed, *waiting]
 
     def _token(self, token_id: int) -> Token:

@@ -71,7 +71,8 @@ def changes(energies: "Matrix") -> "np.ndarray[Any, Any]":
     """Return how far the mean spectra after and before each place are apart, (places,)."""
     sums = np.concatenate([np.zeros((1, energies.shape[1])), energies.cumsum(axis=0)])
     place = np.arange(1, len(energies))[:, None]
-    first, last = np.maximum(0, place - _SIDE), np.minimum(len(energies), place + _SIDE)
+    first = np.maximum(0, place - _SIDE)
+    last = np.minimum(len(energies), place + _SIDE)
     means = [(sums[b] - sums[a])[:, 0] / (b - a) for a, b in ((first, place), (place, last))]
     distances = np.sqrt(((means[1] - means[0]) ** 2).mean(axis=-1))
     return np.concatenate([[0.0], distances])
@@ -118,7 +119,8 @@ def _placed(
         if not word:
             value = own
             continue
-        start, end = candidates[word - 1][:, None], places[None]
+        start = candidates[word - 1][:, None]
+        end = places[None]
         inside = np.maximum(0, pauses[np.maximum(end - 1, 0)] - pauses[start])
         step = fit(sounding[end] - sounding[start], word - 1) - _PAUSE * inside
         total = value[:, None] + np.where(end > start, step, -np.inf)

@@ -25,7 +25,8 @@ class SavedText:
     units: Callable[[Scene], TextUnits | None] = lambda _scene: None
 
     def __post_init__(self) -> None:
-        self.scene, self.heads = cache(self.scene), cache(self.heads)
+        self.scene = cache(self.scene)
+        self.heads = cache(self.heads)
         self._made: dict[tuple[int, int], WalkHead] = {}
 
     def head(self, head: tuple[int, int]) -> WalkHead | None:
@@ -57,7 +58,8 @@ class SavedSource(UnitSource):
 
     def units_of(self, variant: Variant) -> TextUnits | None:
         """Return the words and spans of the tokens."""
-        scene, index = self.token_scene(variant), self._place(variant)
+        scene = self.token_scene(variant)
+        index = self._place(variant)
         if scene is None:
             return None
         return scene.made("units", lambda: self.saved[index].units(scene))

@@ -88,7 +88,8 @@ class UnitSource(Source):
         assert units is not None
         if scene.unit == "spans":
             return scene.made((layer, head), lambda: span_head(scene, units, layer, head))
-        tokens, token_scene = self.token_head(plain, layer, head), self.token_scene(plain)
+        tokens = self.token_head(plain, layer, head)
+        token_scene = self.token_scene(plain)
         if tokens is None or token_scene is None:
             return None
         if not tokens.holds("weights", 0, len(token_scene.queries.positions) - 1):

@@ -155,7 +155,8 @@ def _map(
             away = [f"mean distance of all patches {distance:.1f}"]
         facts = [f"entropy {entropy:.2f} bits", *away]
         if grid is not text.images[0]:  # they stand beside the first picture of the row
-            shares, facts = [], away
+            shares = []
+            facts = away
     place = np.argwhere(grid.tokens == row.queries[0]) if len(row.queries) == 1 else np.zeros((0, 2))
     name = Span(str(head.ref), "bold"), Span(" "), *row.name
     if len(text.images) > 1:

@@ -27,7 +27,8 @@ def word_matrix(text: TextReport, head: HeadReport, settings: DisplaySettings) -
     words = text.words
     merged = head.words
     assert words is not None and merged is not None
-    matrix, (rows, columns) = merged.weights, word_axes(text, words)
+    matrix = merged.weights
+    rows, columns = word_axes(text, words)
     if merged.sink is not None:
         matrix = np.column_stack((matrix, merged.sink))
         columns = with_sink(columns)
@@ -44,7 +45,8 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     out = ranked_out(text.sources, head.top.left_out)
     excluded = np.array([bool(out[word].any()) for word in words.keys])
     digits = weight_digits(merged.weights, settings.precision + 1, settings)
-    all_keys, (rows, columns) = len(text.keys) == len(text.sources), word_axes(text, words)
+    all_keys = len(text.keys) == len(text.sources)
+    rows, columns = word_axes(text, words)
     bars: list[list[Bar] | None] = []
     remainders: list[tuple[str, str] | None] = []
     for row in merged.weights.astype(np.float64):

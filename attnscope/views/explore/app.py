@@ -662,7 +662,9 @@ class ExploreApp(App[int], inherit_bindings=False):
         elif mode == "pick" and value.strip():
             self._pick(value.strip())
         elif mode == "write" and value.strip():
-            source, spot, variant = self.state.source, self.state.place.spot, self.state.variant()
+            source = self.state.source
+            spot = self.state.place.spot
+            variant = self.state.variant()
 
             def write(progress: Progress) -> str:
                 return self.write(source.report(variant, spot.layer, spot.head, progress), value.strip())
@@ -676,7 +678,9 @@ class ExploreApp(App[int], inherit_bindings=False):
     def _retext(self, text: str) -> None:
         if not text.strip() or text == self.state.source.texts[self.state.place.spot.text]:
             return
-        before, variant, spot = self.state.source, replace(self.state.variant(), text=0), self.state.place.spot
+        before = self.state.source
+        variant = replace(self.state.variant(), text=0)
+        spot = self.state.place.spot
 
         def compute(progress: Progress) -> Source:
             source = before.with_text(text)

@@ -29,7 +29,9 @@ _LONGEST = 400
 
 Line = list[Segment]
 PLAIN = Style()
-DIM, BOLD, TITLE = Style(dim=True), Style(bold=True), Style(bold=True, reverse=True)
+DIM = Style(dim=True)
+BOLD = Style(bold=True)
+TITLE = Style(bold=True, reverse=True)
 # Title of a panel that keys do not move in.
 LABEL = Style(bold=True, underline=True)
 CURSOR = Style(bold=True, reverse=True)

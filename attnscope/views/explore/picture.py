@@ -70,7 +70,8 @@ class PictureView:
             rows, columns = picture.sources.shape
             across = size.width if has_pictures(state.ink) else 2 * columns
             down = -(-size.height // 2) if has_pictures(state.ink) else rows
-            column, row = x - left - (not has_pictures(state.ink)), y - 1 - (not has_pictures(state.ink))
+            column = x - left - (not has_pictures(state.ink))
+            row = y - 1 - (not has_pictures(state.ink))
             if scene is not None and 0 <= column < across and 0 <= row < down:
                 source = int(picture.sources[row * rows // down, column * columns // across])
                 query = scene.queries.places.get(source) if source >= 0 else None

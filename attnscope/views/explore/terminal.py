@@ -80,7 +80,9 @@ def terminal_kept() -> Iterator[None]:
     Standard error leads nowhere while another thread calls a tokenizer, whose panics must not be seen: what is drawn
     there meanwhile would be lost, and the screen would lack it until it changes.
     """
-    saved, usual, terminal = _settings(), sys.__stderr__, os.dup(2)
+    saved = _settings()
+    usual = sys.__stderr__
+    terminal = os.dup(2)
     encoding = getattr(usual, "encoding", None)
 
     def restore() -> None:

@@ -23,7 +23,8 @@ _LARGEST_RANK = 160
 _OVERSAMPLED = 8
 # Largest mean distance, in steps of float32, of a prediction that is worth a correction.
 _CLOSE = 1 << 16
-_LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33")
+_LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
+_LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
 _LOG2_E = float.fromhex("0x1.71547652b82fep+0")
 _LOWEST_EXPONENT = -700.0
 _COMPUTED_FROM = {"scaled": ("scores",), "masked": ("scaled", "scores"), "weights": ("masked",)}

@@ -10,7 +10,10 @@ from attnscope.views.page.container import Container
 from attnscope.views.page.elements import Element, element
 
 _SIDE = 300.0  # width and height of the field of points, in pixels
-_LEFT, _TOP, _RIGHT, _BELOW = 52.0, 14.0, 46.0, 38.0
+_LEFT = 52.0
+_TOP = 14.0
+_RIGHT = 46.0
+_BELOW = 38.0
 _NAMED = 3  # points with the largest sizes on the vertical axis that have their names beside them
 
 
@@ -27,9 +30,11 @@ class Scatter:
 
 def lowered_scatter(scatter: Scatter, _container: Container) -> list[Any]:
     """Return the picture as elements."""
-    (across, xs), (upward, ys) = scatter.across, scatter.upward
+    across, xs = scatter.across
+    upward, ys = scatter.upward
     widest = float(xs.max(initial=0.0)) or 1.0
-    low, high = float(min(0.0, ys.min(initial=0.0))), float(max(0.0, ys.max(initial=0.0)))
+    low = float(min(0.0, ys.min(initial=0.0)))
+    high = float(max(0.0, ys.max(initial=0.0)))
     span = (high - low) or 1.0
     named = sorted(range(len(ys)), key=lambda n: -abs(float(ys[n])))[:_NAMED]
 

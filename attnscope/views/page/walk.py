@@ -302,7 +302,8 @@ def _alike(heads: Mapping[tuple[int, int], WalkHead], container: Container, *, e
         ranked = [head.sources for head in heads.values() if head.sources is not None]
         places = np.stack([sources.places[listed].T for sources in ranked], axis=1)  # (ranks, heads, rows)
         size = np.int16 if places.max(initial=0) < 1 << 15 else np.int32
-        node["by"], node["leftOut"] = first_head.sources.by, list(first_head.sources.left_out)
+        node["by"] = first_head.sources.by
+        node["leftOut"] = list(first_head.sources.left_out)
         node["places"] = container.add(places.astype(size))
         measures = [name for name in first_head.sources.measures if exact or name in ("weight", first_head.sources.by)]
         node["measures"] = {}

@@ -41,7 +41,8 @@ def _draw_roles(screen: Screen, panel: Panel, roles: Sequence[Sequence[str]]) ->
 
 def _draw_numbers(screen: Screen, panel: Panel) -> None:
     """Print a number for every head, shaded from the smallest to the largest; shades alone if numbers do not fit."""
-    (n_layers, n_heads), scale = panel.matrix.shape, panel.scale
+    n_layers, n_heads = panel.matrix.shape
+    scale = panel.scale
     labels = {layer: panel.rows.number(layer) for layer in range(n_layers) if np.isfinite(panel.matrix[layer]).any()}
     # With one digit less, more heads fit.
     shorter = replace(panel.digits, decimals=panel.digits.decimals - 1)

@@ -179,7 +179,8 @@ def _patch_from(query: int, rows: int, columns: int, bounds: Bounds) -> int:
     """
     for grid in bounds.patches:
         for place in np.argwhere(grid == query):
-            row, column = int(place[0]) + rows, int(place[1]) + columns
+            row = int(place[0]) + rows
+            column = int(place[1]) + columns
             if row < 0:
                 return 0
             found = int(grid[min(row, grid.shape[0] - 1), max(0, min(column, grid.shape[1] - 1))])
