@@ -30,7 +30,7 @@ def answer(request):
     return Lengths([len(word) for word in request.run.texts[0].text.split()][:most])
 
 
-def show(findings, settings, display):
+def show(findings, settings):
     yield paragraph((Span(f"lengths: {findings.lengths}"),))
 
 

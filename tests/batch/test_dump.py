@@ -333,7 +333,7 @@ def test_overflow_in_one_text_fails_that_text_alone(tmp_path, monkeypatch):
 def test_memory_bounds_the_groups_and_refuses_what_never_fits(tmp_path, minilm):
     with pytest.raises(AttnscopeError, match=r"needs about .* max_memory is 10.0 MiB"):
         dump(tmp_path, model=str(minilm), max_memory=10 << 20)
-    dump(tmp_path, ["the " * 12] * 9, max_memory=324 << 20, threads=1, settings=Settings(top=1))
+    dump(tmp_path, ["the " * 12] * 9, max_memory=348 << 20, threads=1, settings=Settings(top=1))
     small = Dump(tmp_path / "dump.jsonl").header.grouping
     dump(tmp_path, ["the " * 12] * 9, name="roomy.jsonl", max_memory=4 << 30, threads=1, settings=Settings(top=1))
     roomy = Dump(tmp_path / "roomy.jsonl").header.grouping

@@ -20,7 +20,8 @@ PLACEHOLDERS = {
     "LAYERS": "0", "SPAN": "1", "N,N": "64,96", "FILE": "chat.json", "L0H0: QUERY←KEY": "L0H0: bank←The",
 }  # fmt: skip
 # The same where it has none.
-VALUES = {"layer": "1", "head": "1", "query": "bank", "key": "bank", "measure": "entropy", "model": "riverbank"}
+VALUES = {"layer": "1", "head": "1", "query": "bank", "key": "bank", "measure": "entropy", "model": "riverbank",
+    "each": "head", "needle": "The answer is 3.", "role": "self", "replacement": "mean"}  # fmt: skip
 REFUSED = [
     "run --haed 1", "run --layer 3-1", "run --mask casual", "run --what-if stakc", "run --precision 10",
     "run --device gpu", "run --dtype float61", "run --format tabel", "run --format heat -o out.svg",

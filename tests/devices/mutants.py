@@ -44,7 +44,6 @@ _COPIED = "kept on the host, into which parts of the device are copied; the numb
 EQUIVALENT = {
     "at = torch.arange(n, n + len(after), device=after.device)": _INDEX,
     "torch.tensor(positions, dtype=torch.int64, device=like.device)": _INDEX,
-    "torch.tensor(text_plan.queries, dtype=torch.int64, device=real.device)": _INDEX,
     "heads = torch.arange(weights.shape[1], device=weights.device)": _INDEX,
     'recorders/packed.py if like.device.type != "cpu": … → True': _SPEED,
     "model.device.type == 'cpu' → False … if model.device.type": "then each worker reads the weights for itself",

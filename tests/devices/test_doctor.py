@@ -192,7 +192,7 @@ def test_random_numbers_of_the_models_gpu_are_left_as_they_were(
 @pytest.mark.parametrize(("device", "noted"), [("cpu", True), ("cuda", False)])
 def test_flexattention_is_not_compiled_on_a_cpu_and_says_so(device: str, noted: bool) -> None:
     subject = SimpleNamespace(core=None, backend=FLEX, device=torch.device(device), under=lambda name: nullcontext())
-    exam: Any = SimpleNamespace(subject=subject, rows=[], backends=[], refused={})
+    exam: Any = SimpleNamespace(subject=subject, rows=[], names=None, backends=[], refused={})
     (listed,) = run._choose_backends(exam, [FLEX])
     assert listed.ran
     assert (listed.note is not None) == noted

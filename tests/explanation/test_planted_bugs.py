@@ -61,10 +61,11 @@ def _unscaled(spec, needs_scores):
 
 
 BUGS = {
-    "rotation forgotten": ("llama", f"{ARITHMETIC}.rotate", lambda x, cos, sin: x, "position"),
-    "rotation forgotten by the model": ("llama", "attnscope.model.layers.rotate", lambda x, cos, sin: x, "position"),
+    "rotation forgotten": ("llama", f"{ARITHMETIC}.rotate", lambda x, cos, sin, **pairs: x, "position"),
+    "rotation forgotten by the model": ("llama", "attnscope.model.layers.rotate",
+                                        lambda x, cos, sin, **pairs: x, "position"),
     "rotated the other way": ("gpt_neox", f"{ARITHMETIC}.rotate",
-                              lambda x, cos, sin: _rotate(x, cos, -sin), "position"),
+                              lambda x, cos, sin, **pairs: _rotate(x, cos, -sin, **pairs), "position"),
     "scale forgotten": ("bert", f"{ARITHMETIC}.scaled", _scaled(scale=False), "scaled"),
     "scale forgotten by the model": ("bert", "attnscope.model.tile_stages._factors", _unscaled, "scaled"),
     "soft-cap forgotten": ("gemma2", f"{ARITHMETIC}.scaled", _scaled(cap=False), "scaled"),
@@ -126,5 +127,5 @@ def test_weights_and_output_that_are_not_those_of_the_row_fail(folders, monkeypa
 
 def test_a_lost_part_fails(folders, monkeypatch):
     parts = arithmetic.parts
-    monkeypatch.setattr(arithmetic, "parts", lambda *args: parts(*args)[:-1])
+    monkeypatch.setattr(arithmetic, "parts", lambda *args, **pairs: parts(*args, **pairs)[:-1])
     assert failed(_explain(folders["llama"])) == {"parts"}

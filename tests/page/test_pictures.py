@@ -8,6 +8,7 @@ from attnscope.studies.run.every_head import EveryHead
 from attnscope.views.palette import DARK, LIGHT
 from attnscope.views.pictures import covered, percent
 from attnscope.views.scales import Scale
+from attnscope.views.settings import DisplaySettings
 from tests.helpers.pictures import COLUMNS, ROWS, pixels, random_weights, report_on_picture
 
 TOKENS = 2 + ROWS * COLUMNS
@@ -24,7 +25,7 @@ def path(tmp_path_factory):
     report = report_on_picture(WEIGHTS, layer=1, head=2)
     every_head = EveryHead(report_on_picture(WEIGHTS, layer="all", head="all", stages="weights"), [None])
     path = tmp_path_factory.mktemp("pages") / "picture.html"
-    path.write_bytes(b"".join(page(report, {"every_head": every_head})))
+    path.write_bytes(b"".join(page(report, DisplaySettings(every_head=every_head))))
     return path
 
 

@@ -139,7 +139,10 @@ def _older(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "row", [r for r in TABLE if hasattr(r.model.config_class, "rope_parameters")], ids=lambda row: row.name
+    "row",
+    # the older dialect has one rope_theta for both kinds of OLMo 3's layers
+    [r for r in TABLE if hasattr(r.model.config_class, "rope_parameters") and r.name != "olmo3 full layers stretched"],
+    ids=lambda row: row.name,
 )
 def test_both_dialects_of_rotary_parameters_mean_the_same(row: Row, tmp_path: Path) -> None:
     row.model.config_class(**row.config).save_pretrained(tmp_path)

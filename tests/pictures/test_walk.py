@@ -13,6 +13,7 @@ from attnscope.studies.formats import page
 from attnscope.studies.run.every_head import EveryHead
 from attnscope.views.explore.matrix import MatrixPanel
 from attnscope.views.explore.state import WalkState
+from attnscope.views.settings import DisplaySettings
 from attnscope.views.walk.place import Action, Spot
 from tests.helpers.pictures import COLUMNS, ROWS, pixels, random_weights, report_on_picture
 
@@ -81,7 +82,7 @@ def test_a_click_on_a_patch_makes_it_the_query(state: WalkState) -> None:
 def test_a_page_holds_the_picture_and_all_weights_of_heads_that_are_not_exact() -> None:
     report = report_on_picture(WEIGHTS, layer=1, head=2)
     every_head = EveryHead(report_on_picture(WEIGHTS, layer="all", head="all", stages="weights"), [None])
-    html = b"".join(page(report, {"every_head": every_head})).decode()
+    html = b"".join(page(report, DisplaySettings(every_head=every_head))).decode()
     (data,) = re.findall(r'id="data">\n(.*?)</script>', html, re.DOTALL)
     block = zlib.decompress(base64.b64decode(data))
     length = int.from_bytes(block[:4], "little")

@@ -17,8 +17,8 @@ from tests.referee.expected import ROUNDINGS, Attention, Number, U
 from tests.referee.models import Model, Models
 from tests.referee.verify import Json, Mismatch, Text, close, numbers, same
 
-_Q = ("q_proj", "query", "q_lin", "c_attn", "query_key_value", "qkv_proj")
-_K = ("k_proj", "key", "k_lin", "c_attn", "query_key_value", "qkv_proj")
+_Q = ("q_proj", "query", "q_lin", "c_attn", "query_key_value", "qkv_proj", "q", "Wqkv")
+_K = ("k_proj", "key", "k_lin", "c_attn", "query_key_value", "qkv_proj", "k", "Wqkv")
 _TABLES = {
     "token": ("word_embeddings", "embed_tokens", "wte", "embed_in"),
     "segment": ("token_type_embeddings",),
@@ -196,7 +196,7 @@ class _Check:
         heads, width = len(self.a.raw), self.a.layer.q.shape[-1]
         if name == "query_key_value":
             return out.reshape(len(out), heads, 3, width)[:, :, 0 if letter == "q" else 1]
-        if name == "c_attn":
+        if name in ("c_attn", "Wqkv"):
             return out.reshape(len(out), 3, heads, width)[:, 0 if letter == "q" else 1]
         if name == "qkv_proj":
             keys = (out.shape[1] // width - heads) // 2

@@ -83,7 +83,8 @@ def _newcomers_are_counted_twice() -> Plant:
 
 def _signed_differences() -> Plant:
     def excess(self: MatrixPair, relative: float = 0.0) -> Any:
-        return np.nan_to_num(self.second - self.first - relative * np.abs(self.first))
+        with np.errstate(invalid="ignore"):  # −inf − −inf
+            return np.nan_to_num(self.second - self.first - relative * np.abs(self.first))
 
     return MatrixPair, "excess", excess
 
@@ -157,10 +158,10 @@ def _next_to_the_query() -> Plant:
 def _neighbouring_dimensions() -> Plant:
     parts = arithmetic.parts
 
-    def interleaved(q: Any, k: Any, lengths: Any, before: Any) -> Any:
-        return parts(q, k, None if lengths is None else lengths[::-1], before)
+    def reversed_lengths(q: Any, k: Any, lengths: Any, before: Any, **pairs: Any) -> Any:
+        return parts(q, k, None if lengths is None else lengths[::-1], before, **pairs)
 
-    return arithmetic, "parts", interleaved
+    return arithmetic, "parts", reversed_lengths
 
 
 def _the_rest_forgets_the_barred() -> Plant:
@@ -192,12 +193,12 @@ PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
     _saved_keys_are_whole_rows: ("compare", 2),
     _natural_logarithms: ("compare", 1),
     _the_query_itself_is_later: ("compare", 0),
-    _no_sink_moves: ("compare", 2),
+    _no_sink_moves: ("compare", 15),
     _own_tokens_do_not_move: ("compare", 11),
     _rows_of_the_other_side: ("compare", 11),
     _heads_are_paired_by_their_place: ("compare", 1),
     _newcomers_are_counted_twice: ("compare", 0),
-    _signed_differences: ("compare", 1),
+    _signed_differences: ("compare", 0),
     _one_row_further_of_a_saved_report: ("compare", 0),
     _rows_of_a_group: ("batch", 0),
     _a_row_for_every_contributor: ("batch", 0),
@@ -206,7 +207,7 @@ PLANTS: dict[Callable[[], Plant], tuple[str, int]] = {
     _heads_of_the_layer_before: ("batch", 2),
     _next_to_the_query: ("explain", 0),
     _neighbouring_dimensions: ("explain", 1),
-    _the_rest_forgets_the_barred: ("explain", 3),
+    _the_rest_forgets_the_barred: ("explain", 0),
     _no_sink_in_the_sum: ("explain", 27),
     _uncapped: ("explain", 22),
 }
