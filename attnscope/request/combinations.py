@@ -10,7 +10,6 @@ from attnscope.request.options import Option
 def check_combinations(options: Sequence[Option], values: Mapping[str, Any]) -> None:
     """Refuse a combination of the options of a command; `values` are what is typed, or given in Python, by name."""
     defaults = {option.name: option.default for option in options}
-    excludes = {option.name: option.excludes for option in options}
     names = [name for name, value in values.items() if _is_given(value, defaults.get(name))]
     for option in options:
         if option.name not in names:
@@ -18,9 +17,7 @@ def check_combinations(options: Sequence[Option], values: Mapping[str, Any]) -> 
         if option.needs and not any(_holds(need, values) for need in option.needs):
             needed = [arg(*need.split("=")) for need in option.needs]
             need = option.needs[0].partition("=")[0]
-            excluded = any(
-                need in other.excludes or other.name in excludes[need] for other in options if other.name in names
-            )
+            excluded = any(need in other.settings_left_out for other in options if other.name in names)
             hint = "remove it" if excluded else f"add {needed[0]}"
             raise UsageError(f"applies only to {' and '.join(needed)}", where=arg(option.name), hint=hint)
         for other in option.excludes:
