@@ -165,6 +165,24 @@ def test_a_weight_of_a_contact_sheet_is_a_square_if_there_is_room():
     assert "▀" not in draw(made, 80, format="heat", colour="truecolor")
 
 
+@pytest.mark.parametrize("ramp", ["linear", "sqrt", "log"])
+def test_shades_of_a_contact_sheet_lie_between_the_weights_that_its_legend_names(ramp):
+    made = many_heads(2, 5, 6)
+    drawn = np.random.default_rng(0).uniform(0, 1, (10, 6, 6)) ** 3
+    made.texts[0].heads.stages["weights"] = drawn.astype(np.float32)
+    lines = draw(made, 80, format="heat", ramp=ramp).splitlines()
+    legend = re.findall(r"([\d.]+) \[(.)\]", " ".join(line for line in lines if "[" in line))
+    shades = [shade for _, shade in legend]
+    bounds = np.array([float(bound) for bound, _ in legend] + [1.0])
+    assert shades == list(" ░▒▓█")
+    for layer in range(2):
+        first = next(n for n, line in enumerate(lines) if line.startswith(f"L{layer} "))
+        for head, row, column in np.ndindex(5, 6, 6):
+            shade = shades.index(lines[first + row].ljust(80)[3 + 13 * head + 2 * column])
+            weight = drawn[5 * layer + head, row, column]
+            assert 0.94 * bounds[shade] <= weight <= 1.06 * bounds[shade + 1]  # bounds have two digits
+
+
 def test_rows_of_many_heads_name_the_key_of_every_column():
     """Light up one key after the other: the column that it lights up is the last whose named key is not after it."""
     made = many_heads(4, 5, 20)

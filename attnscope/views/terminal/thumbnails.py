@@ -79,7 +79,13 @@ def draw_thumbnails(screen: Screen, panels: Sequence[Panel], places: Sequence[tu
     together = 1 if screen.colours and not screen.ascii else 2
     cell = "" if whole else pooled_cells(shape, rows, width, together=together, of_map=isinstance(scale, LogScale))
     high = f"{scale.high:.2g}"
-    ramp = ramp_text(scale, "0", high, screen.colours, screen.surface) if screen.colours else Text(f"0 {SHADES} {high}")
+    if screen.colours:
+        ramp = ramp_text(scale, "0", high, screen.colours, screen.surface)
+    else:
+        # Shades divide the scale, which is none of equal steps unless it is linear.
+        bounds = ["0", *(f"{scale.value(step / len(SHADES)):.2g}" for step in range(1, len(SHADES)))]
+        shades = " ".join(f"{bound} [{shade}]" for bound, shade in zip(bounds, SHADES, strict=True))
+        ramp = Text(f"{shades} {high}")
     ramp_parts = () if isinstance(scale, LogScale) else ("  ", ramp)
     screen.say((panels[0].name, "bold"), *ramp_parts, (f"  queries are rows, keys are columns{cell}", "dim"))
     if isinstance(scale, LogScale):
