@@ -176,4 +176,4 @@ def test_python_refuses_what_does_not_fit(options, said):
 
 def test_a_list_of_what_is_cut_alone_is_not_asked_of_a_cut(capsys):
     assert main(["ablate", TEXT, "--cut", "L0H0", "--top", "3"]) == 2
-    assert "--top: applies only to --each; add --each" in capsys.readouterr().err
+    assert "--top: applies only to --each; remove it" in capsys.readouterr().err
