@@ -68,10 +68,11 @@ def _run(argv: list[str]) -> int:
     import typer
 
     from attnscope.cli.commands import ALIASES, COMMANDS
+    from attnscope.cli.parameters import COMPLETING
 
     if argv and argv[0] in ALIASES:
         argv = [ALIASES[argv[0]], *argv[1:]]
-    completing = "_ATTNSCOPE_COMPLETE" in os.environ
+    completing = COMPLETING in os.environ
     command = _command(argv[0] if argv and argv[0] in COMMANDS and not completing else None)
     if completing:
         command.main(argv, prog_name="attnscope")

@@ -8,8 +8,6 @@ import typer
 from attnscope.base.version import __version__
 from attnscope.cli.commands import COMMANDS, load
 from attnscope.cli.help import Command, Group
-from attnscope.cli.help_text import full_help, program_help, short_help
-from attnscope.cli.pager import write_paged
 from attnscope.cli.parameters import as_command
 
 
@@ -21,18 +19,25 @@ def _show_version(requested: bool) -> None:
 
 def _show_short_help(context: typer.Context, requested: bool) -> None:
     if requested:
+        from attnscope.cli.help_text import short_help
+
         typer.echo(short_help(str(context.command.name)), nl=False)
         raise typer.Exit
 
 
 def _show_full_help(context: typer.Context, requested: bool) -> None:
     if requested:
+        from attnscope.cli.help_text import full_help
+        from attnscope.cli.pager import write_paged
+
         write_paged(full_help(str(context.command.name)))
         raise typer.Exit
 
 
 def _show_program_help(requested: bool) -> None:
     if requested:
+        from attnscope.cli.help_text import program_help
+
         typer.echo(program_help(), nl=False)
         raise typer.Exit
 
@@ -66,5 +71,7 @@ def build_app(command: str | None = None) -> typer.Typer:
 
 def _root(context: typer.Context, version: _VERSION = False, help: _HELP = False) -> None:  # type: ignore[valid-type]
     if context.invoked_subcommand is None:
+        from attnscope.cli.help_text import program_help
+
         typer.echo(program_help(), err=True, nl=False)
         raise typer.Exit(2)

@@ -9,12 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from attnscope.base.errors import OptionName, UsageError, arg, spell_options
-from attnscope.cli import completion
-from attnscope.cli.option_text import described
 from attnscope.request.options import COMMON, Option
 from attnscope.studies.registry import options_of
 
 WORDS = "attnscope.words"  # where the context of a command has what was typed
+COMPLETING = "_ATTNSCOPE_COMPLETE"  # the variable in which a shell asks for completion
 SETTINGS = "attnscope.settings"  # where it has the options whose value is from a settings file
 
 
@@ -103,11 +102,10 @@ def _format(format: str | None, *, json: bool) -> str | None:
 
 
 def _parameter(command: str, option: Option) -> inspect.Parameter:
-    text = described(command, option.help)
+    # Our own help has the texts; Typer needs them for shells alone.
+    for_shells = _for_shells(command, option) if COMPLETING in os.environ else {}
     if option.argument:
-        declared: Any = typer.Argument(
-            metavar=option.metavar, parser=option.read, autocompletion=_completion(option), help=text
-        )
+        declared: Any = typer.Argument(metavar=option.metavar, parser=option.read, **for_shells)
     else:
         names = [f"{option.spelled}/{option.off}" if option.off else option.spelled]
         declared = typer.Option(
@@ -115,10 +113,9 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
             *([option.short] if option.short else []),
             metavar=option.metavar or None,
             parser=option.read,
-            autocompletion=_completion(option),
             envvar=option.variable,
             hidden=option.hidden,
-            help=text,
+            **for_shells,
         )
     default = False if option.is_flag and not option.off else option.default
     value_type: Any = bool | None if option.is_flag and option.off else bool if option.is_flag else str | None
@@ -133,11 +130,17 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
     )
 
 
-def _completion(option: Option) -> Callable[[str], list[str]] | None:
-    if isinstance(option.complete, tuple):
-        return completion.words(*option.complete) if option.complete else None
-    complete: Callable[[str], list[str]] = getattr(completion, option.complete)
-    return complete
+def _for_shells(command: str, option: Option) -> dict[str, Any]:
+    """Return what the completion of a shell shows of an option: its text, and a function that completes its value."""
+    from attnscope.cli import completion
+    from attnscope.cli.option_text import described
+
+    complete: Callable[[str], list[str]] | None = None
+    if isinstance(option.complete, str):
+        complete = getattr(completion, option.complete)
+    elif option.complete:
+        complete = completion.words(*option.complete)
+    return {"help": described(command, option.help), "autocompletion": complete}
 
 
 Several = Mapping[str, list[Any]]  # option to its values, of those that were given

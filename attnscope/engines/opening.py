@@ -30,9 +30,6 @@ from attnscope.checkpoints.stack_file import StackDescription, read_stack
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer, load_tokenizer
 from attnscope.checkpoints.tokenization.word_tokenizer import WordTokenizer
 from attnscope.checkpoints.tokenizers import find_tokenizer
-from attnscope.engines.arrays.making import from_file
-from attnscope.engines.arrays.opening import open_arrays
-from attnscope.engines.transformers.opening import open_transformers
 from attnscope.findings.predictions import PredictionKind
 from attnscope.request.masks.expression import parse_mask
 from attnscope.request.run_config import RunConfig, TextInput
@@ -49,17 +46,24 @@ def open_source(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
         if run.scale is not None:
             hint = "say it beside the queries and keys, as their member scale"
             raise UsageError("applies to a model", where=arg("scale"), hint=hint)
+        from attnscope.engines.arrays.making import from_file
+        from attnscope.engines.arrays.opening import open_arrays
+
         return open_arrays(from_file(Path(run.qkv)), run)
     if run.media_kind is not None and run.config is None:
         if run.engine == "native":
             hint = f"remove {arg('engine')}"
             raise UsageError("takes texts alone", where=arg("engine", "native"), hint=hint)
+        from attnscope.engines.transformers.opening import open_transformers
+
         return open_transformers(run, texts)
-    if run.engine != "auto":
-        return ENGINES[run.engine](run, texts)
-    foreign = _foreign_type(run)
-    if foreign is None or find_spec("transformers") is None:
+    foreign = _foreign_type(run) if run.engine == "auto" else None
+    if run.engine != "transformers" and (foreign is None or find_spec("transformers") is None):
         return open_native(run, texts)
+    from attnscope.engines.transformers.opening import open_transformers
+
+    if foreign is None:
+        return open_transformers(run, texts)
     source = open_transformers(run, texts)
     what = "this kind of" if foreign in FAMILIES else "the architecture"
     note = f"transformers runs it: attnscope itself does not have {what} {as_unicode(foreign)}"
@@ -93,9 +97,6 @@ def open_native(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
             hint = f"remove it; it applies to the config.json of a {arg('model')}"
             raise UsageError("a TOML stack has no config.json", where=name, hint=hint)
     return _from_stack(read_stack(find_config(run.config)), run, texts)
-
-
-ENGINES = {"native": open_native, "transformers": open_transformers}  # what opens the models of each
 
 
 def _from_folder(run: RunConfig) -> ModelSource:

@@ -122,7 +122,7 @@ def make_batch(
     """
     context = None if contexts is None else pad_texts(contexts, device, width=width)
     tokens = pad_texts(texts, device, positions, width if contexts is None else 0)
-    return Batch(tokens, context, texts, join_media(media, max(tokens.lengths), device))
+    return Batch(tokens, context, texts, join_media(media, max(tokens.lengths), device) if media else {})
 
 
 def join_media(media: Sequence[Mapping[str, Any]], longest: int, device: torch.device) -> dict[str, Tensor]:

@@ -117,13 +117,11 @@ def _edges(
 
 
 def cut_variants(plan: RunPlan) -> "list[Variant]":
-    """Return the variants of each text under `RunConfig.cuts`; empty if there are none.
+    """Return the variants of each text under `RunConfig.cuts`.
 
     The score of a cut edge becomes −inf, and the output of a cut head 0.
     """
     run = plan.run
-    if not run.cuts:
-        return []
     plan.source.require_model("cutting")
     incompatible = {"generate": run.generate, "by": "logit" if run.target is not None else None}
     incompatible["measure"] = None if run.measure == "weights" else run.measure

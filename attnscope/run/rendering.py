@@ -10,6 +10,7 @@ from attnscope.checkpoints.source import ModelSource, check_tokens
 from attnscope.checkpoints.tokenization.given import join_tokens
 from attnscope.findings.run import ChatText
 from attnscope.findings.tokens import Token
+from attnscope.request.chat import RenderedChat
 from attnscope.request.given_ids import GivenIds
 from attnscope.request.media import MediaFile, MediaText
 from attnscope.request.run_config import RunConfig, TextInput
@@ -24,8 +25,6 @@ def render_chats(run: RunConfig, source: ModelSource) -> RunConfig:
         return replace(run, texts=texts, spans=SpanRequest("turns") if by_turns else run.spans)
     if any(text.given is not None for text in run.texts):
         return replace(run, texts=tuple(spell_ids(text, source) for text in run.texts))
-    if all(text.chat is None for text in run.texts):
-        return run
     texts = tuple(render_text(text, source) for text in run.texts)
     divided = run.spans is not None or any(text.spans for text in texts)
     return replace(run, texts=texts, spans=run.spans if divided else SpanRequest("turns"))
@@ -83,13 +82,11 @@ def _with_files(text: TextInput) -> TextInput:
     return replace(text, media=tuple(media))
 
 
-def chat_text(text: TextInput, tokens: Sequence[Token]) -> ChatText | None:
-    """Return how messages became a text; None for a text that was none."""
-    if text.rendered is None:
-        return None
-    blocks = text.rendered.generated
+def chat_text(rendered: RenderedChat, tokens: Sequence[Token]) -> ChatText:
+    """Return how messages became a text."""
+    blocks = rendered.generated
     inside = None if blocks is None else sorted({n for block in blocks for n in _tokens_within(tokens, *block)})
-    return ChatText(text.rendered.template, list(text.rendered.roles), inside)
+    return ChatText(rendered.template, list(rendered.roles), inside)
 
 
 def _tokens_within(tokens: Sequence[Token], start: int, end: int) -> range:

@@ -125,6 +125,9 @@ class Session:
     def open(self, run: RunConfig) -> tuple[ModelSource, RunConfig]:
         """Open the model that a run names, and render the chats among its texts with its template."""
         source = self.source(run)
+        are_texts = all(text.chat is None and text.given is None for text in run.texts)
+        if are_texts and source.only_media is None and run.media_kind is None:
+            return source, run
         return source, render_chats(run, source)
 
     def load(self, plan: RunPlan, times: int = 1) -> "tuple[LoadedModel, torch.device]":
@@ -339,7 +342,9 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
     tokens = [text_plan.tokens for text_plan in plan.text_plans]
     media = [text_plan.media for text_plan in plan.text_plans if text_plan.media is not None]
     width = max((len(text.context or text.tokens) + text.padding for text in media), default=0)
-    batch = make_batch(tokens, contexts or None, device, positions, media_inputs(plan.text_plans), width)
+    batch = make_batch(
+        tokens, contexts or None, device, positions, media_inputs(plan.text_plans) if media else [], width
+    )
     resolved: dict[MaskTerm, Mask] = {}
     for term in leaves(plan.terms):
         if isinstance(term, MatrixFile):
@@ -361,7 +366,7 @@ def prepare(plan: RunPlan, model: "LoadedModel", device: "torch.device") -> "tup
         same_scores=not plan.run.own_mask and plan.run.what_if == "same-scores",
         encoder_texts=_encoder_texts(plan, device),
         padded_rows=plan.run.show_padding,
-        variants=cut_variants(plan),
+        variants=cut_variants(plan) if plan.run.cuts else [],
         scale=plan.run.scale,
     )
     return batch, model.under(settings)
@@ -485,7 +490,7 @@ def _under_own_mask(plan: RunPlan, batch: "Batch", model: "LoadedModel") -> "Eng
             (Own(),),
             encoder_texts=_encoder_texts(plan, batch.tokens.real.device),
             padded_rows=plan.run.show_padding,
-            variants=cut_variants(plan),
+            variants=cut_variants(plan) if plan.run.cuts else [],
             scale=plan.run.scale,
         )
     )
@@ -692,7 +697,7 @@ def _text_report(plan: RunPlan, index: int, trace: "Trace", engine: "Engine", ch
         list(text_plan.hidden),
         predictions,
         padding=text_plan.padding,
-        chat=chat_text(text, text_plan.tokens),
+        chat=None if text.rendered is None else chat_text(text.rendered, text_plan.tokens),
         position_ids=text_plan.positions,
         images=[] if text_plan.media is None else list(text_plan.media.images),
         prompt=None if text_plan.media is None else text_plan.media.prompt,

@@ -6,6 +6,7 @@ Nothing heavy is imported before a file is written.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +78,13 @@ def _txt(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     yield as_text(present(findings, replace(settings, brief=False)), settings.columns).encode()
 
 
-def _figure(function: str) -> Callable[[Any, DisplaySettings], Iterator[bytes]]:
-    """Return the writer of what a function of `views.figure` draws."""
+def _figure(function: str, findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
+    """Yield what a function of `views.figure` draws."""
+    from attnscope.studies.present import present
 
-    def write(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
-        from attnscope.studies.present import present
-
-        parts = present(findings, replace(settings, format="heat", options=False))
-        figure: str | bytes = imported(f"attnscope.views.figure:{function}")(parts, settings.figure)
-        yield figure.encode() if isinstance(figure, str) else figure
-
-    return write
+    parts = present(findings, replace(settings, format="heat", options=False))
+    figure: str | bytes = imported(f"attnscope.views.figure:{function}")(parts, settings.figure)
+    yield figure.encode() if isinstance(figure, str) else figure
 
 
 def page(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
@@ -127,37 +124,33 @@ def _first_text(findings: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _subtitles(function: str) -> Callable[[Any, DisplaySettings], Iterator[bytes]]:
-    """Return the writer of subtitles of the words of all texts."""
-
-    def write(findings: Any, _settings: DisplaySettings) -> Iterator[bytes]:
-        words = [word for text in findings.texts for word in (text.sound.words if text.sound is not None else ())]
-        if not any(text.sound is not None and text.sound.path is not None for text in findings.texts):
-            hint = "pass --audio, and a model that writes down what it hears"
-            raise UsageError("subtitles are the words of a sound, and there is none", hint=hint)
-        lines: Iterator[str] = imported(f"attnscope.findings.sound:{function}")(words)
-        yield from (line.encode() for line in lines)
-
-    return write
+def _subtitles(function: str, findings: Any, _settings: DisplaySettings) -> Iterator[bytes]:
+    """Yield subtitles of the words of all texts."""
+    words = [word for text in findings.texts for word in (text.sound.words if text.sound is not None else ())]
+    if not any(text.sound is not None and text.sound.path is not None for text in findings.texts):
+        hint = "pass --audio, and a model that writes down what it hears"
+        raise UsageError("subtitles are the words of a sound, and there is none", hint=hint)
+    lines: Iterator[str] = imported(f"attnscope.findings.sound:{function}")(words)
+    yield from (line.encode() for line in lines)
 
 
-def _imported(writer: str) -> Callable[[Any, DisplaySettings], Iterator[bytes]]:
-    """Return the writer of this name in `module:function`, which takes only findings; imported when it is called."""
-    return lambda findings, *_: imported(writer)(findings)
+def _data(writer: str, findings: Any, _settings: DisplaySettings) -> Iterator[bytes]:
+    """Yield what a function `module:name` makes of findings, however they are displayed."""
+    yield from imported(writer)(findings)
 
 
 FILE_FORMATS = (
     FileFormat(".json", _json),
     FileFormat(".txt", _txt, drawn=True),
-    FileFormat(".svg", _figure("as_svg"), drawn=True, picture=True),
-    FileFormat(".png", _figure("as_png"), drawn=True, picture=True, extra=FIGURES),
-    FileFormat(".pdf", _figure("as_pdf"), drawn=True, picture=True, extra=PDF),
+    FileFormat(".svg", partial(_figure, "as_svg"), drawn=True, picture=True),
+    FileFormat(".png", partial(_figure, "as_png"), drawn=True, picture=True, extra=FIGURES),
+    FileFormat(".pdf", partial(_figure, "as_pdf"), drawn=True, picture=True, extra=PDF),
     FileFormat(".html", page, drawn=True, page=True),
-    FileFormat(".safetensors", _imported("attnscope.findings.array_files:safetensors_parts")),
-    FileFormat(".npz", _imported("attnscope.findings.array_files:npz_parts")),
-    FileFormat(".csv", _imported("attnscope.findings.tables:csv_parts")),
-    FileFormat(".parquet", _imported("attnscope.findings.tables:parquet_parts"), extra=PARQUET),
-    FileFormat(".srt", _subtitles("srt_lines")),
-    FileFormat(".vtt", _subtitles("vtt_lines")),
-    FileFormat(".xml", _imported("attnscope.studies.doctor.junit:junit_xml")),
+    FileFormat(".safetensors", partial(_data, "attnscope.findings.array_files:safetensors_parts")),
+    FileFormat(".npz", partial(_data, "attnscope.findings.array_files:npz_parts")),
+    FileFormat(".csv", partial(_data, "attnscope.findings.tables:csv_parts")),
+    FileFormat(".parquet", partial(_data, "attnscope.findings.tables:parquet_parts"), extra=PARQUET),
+    FileFormat(".srt", partial(_subtitles, "srt_lines")),
+    FileFormat(".vtt", partial(_subtitles, "vtt_lines")),
+    FileFormat(".xml", partial(_data, "attnscope.studies.doctor.junit:junit_xml")),
 )

@@ -23,7 +23,7 @@ from typing import Any
 
 import transformers
 
-from attnscope.checkpoints.families import ALL
+from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.families.transformers_keys import DATA
 
 _OWN = re.compile(r"transformers/models/(\w+)/(?:configuration|modeling(_tf|_flax)?)_\1\.py")
@@ -153,7 +153,7 @@ def read_release(files: Iterable[tuple[str, str]], version: str, found: dict[str
         version: Its version.
         found: Native families by name, the shared files under `SHARED`, all other models under `OTHERS`.
     """
-    families = {family.name: family for family in ALL}
+    families = {family.name: family for family in FAMILIES.values()}
     supported = int(version.split(".")[0]) >= _SUPPORTED
     for name, text in files:
         own = _OWN.fullmatch(name)
@@ -201,7 +201,7 @@ def as_data(found: dict[str, Sources], versions: list[str]) -> dict[str, Any]:
                 "names": " ".join(sorted(found[family.name].names - shared)),
                 "defaults": agreed_defaults(found[family.name].defaults),
             }
-            for family in ALL
+            for family in FAMILIES.values()
         },
     }
 

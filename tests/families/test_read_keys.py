@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
-from attnscope.checkpoints.families import ALL, FAMILIES
+from attnscope.checkpoints.families import FAMILIES
 from attnscope.checkpoints.families.transformers_keys import DATA, reference_keys
 from tests.families.read_keys import (
     agreed_defaults,
@@ -30,7 +30,7 @@ def test_the_installed_release_reads_no_key_that_is_not_listed() -> None:
     written = json.loads(DATA.read_text())
     assert set(found["shared"].split()) <= set(written["shared"].split())
     assert len(found["shared"].split()) > 300
-    for family in ALL:
+    for family in FAMILIES.values():
         names = set(found["families"][family.name]["names"].split())
         assert len(names) > 50 and names <= reference_keys(family.name).names
         assert set(found["families"][family.name]["classes"].split()) <= reference_keys(family.name).classes
@@ -71,7 +71,7 @@ def test_whatever_a_running_model_asks_its_config_is_listed(model_type: str, mon
 
 def test_every_key_that_a_family_reads_is_known_to_transformers() -> None:
     """Keys of the older dialects that it converts included: the lists see what our own tables see."""
-    for family in ALL:
+    for family in FAMILIES.values():
         names = reference_keys(family.name).names
         unseen = {name for name in family.reads if name not in names} - {*family.requires}
         assert unseen <= {"rotary_emb_base", "rotary_pct", "rope_local_base_freq", "_sliding_window_pattern"}, family

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from attnscope.base.errors import AttnscopeError
-from attnscope.checkpoints.families import ALL, FAMILIES, open_config
+from attnscope.checkpoints.families import FAMILIES, open_config
 from attnscope.checkpoints.families.config_reader import COMMON_CHOICES, COMMON_INERT, COMMON_REQUIRES
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.checkpoints.families.unknown_keys import ATTENTION_WORDS, near_miss
@@ -59,7 +59,7 @@ def test_keys_that_transformers_reads_are_always_refused(model_type: str) -> Non
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_keys_of_other_families_are_refused(model_type: str) -> None:
-    for name in sorted(set().union(*(family.reads for family in ALL)) - _known(model_type)):
+    for name in sorted(set().union(*(family.reads for family in FAMILIES.values())) - _known(model_type)):
         assert f"unknown key '{name}' for family" in _refusal(model_type, **{name: "another value"})
 
 

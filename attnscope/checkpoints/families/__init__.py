@@ -1,7 +1,8 @@
 """Hugging Face checkpoints described as data, found by `model_type`. Never imports torch."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,46 +10,15 @@ from msgspec.structs import replace
 from attnscope.base.errors import AttnscopeError
 from attnscope.base.model_config import ModelConfig
 from attnscope.checkpoints.families import config_reader
-from attnscope.checkpoints.families.bert import BERT
-from attnscope.checkpoints.families.bloom import BLOOM
-from attnscope.checkpoints.families.cohere import COHERE, COHERE2
-from attnscope.checkpoints.families.deberta_v2 import DEBERTA_V2
-from attnscope.checkpoints.families.distilbert import DISTILBERT
-from attnscope.checkpoints.families.falcon import FALCON
-from attnscope.checkpoints.families.gemma2 import GEMMA2
-from attnscope.checkpoints.families.gemma3 import GEMMA3
-from attnscope.checkpoints.families.glm4 import GLM, GLM4
-from attnscope.checkpoints.families.gpt2 import GPT2
-from attnscope.checkpoints.families.gpt_neo import GPT_NEO
-from attnscope.checkpoints.families.gpt_neox import GPT_NEOX
-from attnscope.checkpoints.families.gpt_oss import GPT_OSS
-from attnscope.checkpoints.families.granite import GRANITE, GRANITE_MOE
 from attnscope.checkpoints.families.inference import fitting_families
-from attnscope.checkpoints.families.llama import LLAMA
 from attnscope.checkpoints.families.lm_head import find_head
-from attnscope.checkpoints.families.mistral import MISTRAL
-from attnscope.checkpoints.families.mixtral import MIXTRAL
-from attnscope.checkpoints.families.modernbert import MODERNBERT
-from attnscope.checkpoints.families.mpnet import MPNET
-from attnscope.checkpoints.families.mpt import MPT
 from attnscope.checkpoints.families.names import NATIVE_LAYOUT, check_counts
-from attnscope.checkpoints.families.olmo2 import OLMO2
-from attnscope.checkpoints.families.olmo3 import OLMO3
-from attnscope.checkpoints.families.olmoe import OLMOE
-from attnscope.checkpoints.families.phi3 import PHI3
-from attnscope.checkpoints.families.qwen2 import QWEN2
-from attnscope.checkpoints.families.qwen3 import QWEN3
-from attnscope.checkpoints.families.qwen3_moe import QWEN3_MOE
 from attnscope.checkpoints.families.reader import format_json
-from attnscope.checkpoints.families.roberta import ROBERTA
-from attnscope.checkpoints.families.smollm3 import SMOLLM3
 from attnscope.checkpoints.families.spec import Family
-from attnscope.checkpoints.families.t5 import T5
 from attnscope.checkpoints.families.transformers_keys import reference_keys
 from attnscope.checkpoints.families.trust import check_trust
 
 __all__ = [
-    "ALL",
     "FAMILIES",
     "NATIVE_LAYOUT",
     "check_counts",
@@ -58,12 +28,60 @@ __all__ = [
     "read_config",
 ]
 
-ALL: tuple[Family, ...] = (
-    *(BERT, ROBERTA, DISTILBERT, GPT2, GPT_NEOX, LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3, OLMO2),
-    *(SMOLLM3, GPT_OSS, MPNET, BLOOM, MPT, FALCON, GPT_NEO, DEBERTA_V2),
-    *(QWEN3_MOE, OLMOE, OLMO3, MODERNBERT, GLM, GLM4, GRANITE, GRANITE_MOE, COHERE, COHERE2, T5),
-)
-FAMILIES: Mapping[str, Family] = {model_type: family for family in ALL for model_type in family.model_types}
+# `model_type` → the module and name of its family, which is imported when a checkpoint asks for it
+_DECLARED = {
+    "bert": "bert:BERT",
+    "roberta": "roberta:ROBERTA",
+    "distilbert": "distilbert:DISTILBERT",
+    "gpt2": "gpt2:GPT2",
+    "gpt_neox": "gpt_neox:GPT_NEOX",
+    "llama": "llama:LLAMA",
+    "mistral": "mistral:MISTRAL",
+    "mixtral": "mixtral:MIXTRAL",
+    "qwen2": "qwen2:QWEN2",
+    "qwen3": "qwen3:QWEN3",
+    "gemma2": "gemma2:GEMMA2",
+    "gemma3_text": "gemma3:GEMMA3",
+    "phi3": "phi3:PHI3",
+    "olmo2": "olmo2:OLMO2",
+    "smollm3": "smollm3:SMOLLM3",
+    "gpt_oss": "gpt_oss:GPT_OSS",
+    "mpnet": "mpnet:MPNET",
+    "bloom": "bloom:BLOOM",
+    "mpt": "mpt:MPT",
+    "falcon": "falcon:FALCON",
+    "gpt_neo": "gpt_neo:GPT_NEO",
+    "deberta-v2": "deberta_v2:DEBERTA_V2",
+    "qwen3_moe": "qwen3_moe:QWEN3_MOE",
+    "olmoe": "olmoe:OLMOE",
+    "olmo3": "olmo3:OLMO3",
+    "modernbert": "modernbert:MODERNBERT",
+    "glm": "glm4:GLM",
+    "glm4": "glm4:GLM4",
+    "granite": "granite:GRANITE",
+    "granitemoe": "granite:GRANITE_MOE",
+    "cohere": "cohere:COHERE",
+    "cohere2": "cohere:COHERE2",
+    "t5": "t5:T5",
+}
+
+
+class _Families(Mapping[str, Family]):
+    """All families by `model_type`."""
+
+    def __getitem__(self, model_type: str) -> Family:
+        module, name = _DECLARED[model_type].split(":")
+        family: Family = getattr(import_module(f"{__name__}.{module}"), name)
+        return family
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_DECLARED)
+
+    def __len__(self) -> int:
+        return len(_DECLARED)
+
+
+FAMILIES: Mapping[str, Family] = _Families()
 
 
 @dataclass(frozen=True)
@@ -93,7 +111,7 @@ def open_config(
         notes.append(f"config.json has no model_type: read as '{family.name}', the only family that fits")
     classes = reference_keys(family.name).classes
     notes += check_trust(raw, where, classes, upstreamed=family.upstreamed, trusted=trusted)
-    reading = config_reader.read_config(family, raw, where, ALL, ignore)
+    reading = config_reader.read_config(family, raw, where, FAMILIES.values(), ignore)
     config = reading.config
     if shapes is not None:
         config = replace(config, head=find_head(family, config, raw, where, shapes))
@@ -106,7 +124,7 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
     """Return the family of a config.json by its `model_type`, or the only family that fits."""
     model_type = raw.get("model_type")
     if model_type is None:
-        fitting = fitting_families(ALL, raw, where, shapes)
+        fitting = fitting_families(FAMILIES.values(), raw, where, shapes)
         if len(fitting) == 1:
             return fitting[0]
         names = ", ".join(family.name for family in fitting)
@@ -127,4 +145,4 @@ def native_family(raw: Mapping[str, Any]) -> Family | None:
 
 def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConfig:
     """Turn a config.json of a known family into a ModelConfig; see `config_reader.read_config`."""
-    return config_reader.read_config(family, raw, where, families=ALL).config
+    return config_reader.read_config(family, raw, where, families=FAMILIES.values()).config

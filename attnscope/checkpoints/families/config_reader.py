@@ -5,7 +5,7 @@ unsupported value is refused, and a value of the wrong type is refused with the 
 reference's default.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
@@ -92,7 +92,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def read_config(
-    family: Family, raw: Mapping[str, Any], where: str, families: Iterable[Family] = (), ignore: Collection[str] = ()
+    family: Family, raw: Mapping[str, Any], where: str, families: Collection[Family] = (), ignore: Collection[str] = ()
 ) -> ConfigReading:
     """Turn a config.json into a ModelConfig, and report its other keys; keys that any family reads are not ignored."""
     dropped = tuple(name for name in raw if name in ignore)

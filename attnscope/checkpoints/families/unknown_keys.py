@@ -6,7 +6,7 @@ does not look like a misspelling of a known key.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg
@@ -34,11 +34,10 @@ _DROPOUT = re.compile(r"(?:\w+_)?(?:dropout|pdrop)(?:_prob|_rate|_p)?")  # acts 
 
 
 def check_unknown(
-    family: Family, reader: ConfigReader, known_keys: Iterable[str], families: Iterable[Family]
+    family: Family, reader: ConfigReader, known_keys: Iterable[str], families: Collection[Family]
 ) -> tuple[str, ...]:
     """Return the keys of a config, other than known ones, that are ignored because no code reads them."""
     known_keys = frozenset(known_keys)
-    families = tuple(families)
     unknown = [name for name in reader.raw if name not in known_keys]
     if len(unknown) > _MOST:
         message = f"{len(unknown)} keys are unknown for family '{family.name}', such as '{_shown(unknown[0])}'"
@@ -58,7 +57,7 @@ def _shown(name: str) -> str:
     return format_json(name)[1:-1]
 
 
-def refusal(name: str, value: Any, family: Family, families: Iterable[Family]) -> str | None:
+def refusal(name: str, value: Any, family: Family, families: Collection[Family]) -> str | None:
     """Return why a key must not be ignored; None if no code reads it."""
     reference = reference_keys(family.name)
     owners = [other.name for other in families if name in other.reads and other is not family]

@@ -212,7 +212,7 @@ def _text_report(
     )
     given = run.texts[text_plan.number]
     about = given.text, given.pair, text_plan.tokens, None, text_plan.number, text_plan.queries, text_plan.keys, Heads()
-    chat = chat_text(given, text_plan.tokens)
+    chat = None if given.rendered is None else chat_text(given.rendered, text_plan.tokens)
     report = TextReport(*about, text_plan.notes, mixing=mixing, chat=chat, position_ids=text_plan.positions)
     if text_plan.narrowed is None or mixing.matrix is None:
         return report

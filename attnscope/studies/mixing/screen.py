@@ -61,11 +61,10 @@ _MOST_OF_LAYER = 3  # heads that are drawn one below another
 SHARE = "share of |M|"  # name of the numbers of thumbnails and maps
 
 
-def present_mixing(report: Report, text: TextReport, settings: DisplaySettings, *, heat: bool) -> Iterator[ViewPart]:
+def present_mixing(
+    report: Report, text: TextReport, mixing: Mixing, settings: DisplaySettings, *, heat: bool
+) -> Iterator[ViewPart]:
     """Present every head: its matrix, its rows, and the strongest sources; many heads as thumbnails."""
-    mixing = text.mixing
-    if mixing is None:
-        return
     every = range(len(mixing.units))
     if mixing.matrix is not None and text.queries and (heat or settings.brief) and len(every) > _MOST_OF_LAYER:
         yield GAP

@@ -255,5 +255,5 @@ def _text_report(
         rollouts.append(TokenRollout(measure.name, covered_layers, part, nothing, *ranked))
     text_input = run.texts[text.number]
     about = text_input.text, text_input.pair, text.tokens, None, text.number, text.queries, text.keys, Heads()
-    chat = chat_text(text_input, text.tokens)
+    chat = None if text_input.rendered is None else chat_text(text_input.rendered, text.tokens)
     return TextReport(*about, text.notes, list(text.hidden), rollouts=rollouts, chat=chat)

@@ -20,8 +20,6 @@ def present_rollouts(text: TextReport, settings: DisplaySettings, *, heat: bool)
     """Present each matrix, or the only row as a list, in which each layer that has a matrix is a column."""
     rollouts = text.rollouts
     queries = token_axis("query", text.tokens, text.queries)
-    if not rollouts:
-        return
     if len(text.queries) == 1 and not heat:
         yield from (GAP, _title(rollouts))
         yield from row_list(_row(text, settings), settings, f"{settings.named('--key', 'key')} selects others")

@@ -32,7 +32,8 @@ def present_page(report: Report, settings: DisplaySettings) -> "Iterator[ViewPar
         if text.spans is not None:
             yield from present_spans(text, text.spans, settings, heat=True)
     for text in report.texts:
-        yield from present_sound(text, settings)
+        if text.sound is not None:
+            yield from present_sound(text, text.sound, settings)
     if any(text.heads for text in report.texts):
         from attnscope.views.page.walk import Walk
 
@@ -46,7 +47,7 @@ def _below(report: Report, settings: DisplaySettings) -> Iterator[ViewPart]:
         if text.mixing is not None:
             from attnscope.studies.mixing.screen import present_mixing
 
-            yield from present_mixing(report, text, settings, heat=True)
+            yield from present_mixing(report, text, text.mixing, settings, heat=True)
         if text.rollouts:
             from attnscope.studies.rollout.screen import present_rollouts
 

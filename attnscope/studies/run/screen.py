@@ -8,8 +8,6 @@ from attnscope.findings.arrays import Matrix
 from attnscope.findings.heads import HeadReport, Pooled
 from attnscope.findings.narrowing import narrow_rows
 from attnscope.findings.run import Report, TextReport
-from attnscope.studies.mixing.screen import present_mixing
-from attnscope.studies.rollout.screen import present_rollouts
 from attnscope.studies.run.row_list import row_list
 from attnscope.studies.screens.contributors import brief, contributors, fitted, generated
 from attnscope.studies.screens.header import (
@@ -23,8 +21,6 @@ from attnscope.studies.screens.header import (
     unknown_words,
 )
 from attnscope.studies.screens.overview import least_attended, overview, weight_map
-from attnscope.studies.screens.pictures import drawn_rows, has_maps, present_all_maps, present_maps
-from attnscope.studies.screens.sound import present_sound
 from attnscope.studies.screens.spans import present_spans, present_strips
 from attnscope.studies.screens.stages import stage_matrices
 from attnscope.studies.screens.word_matrix import word_axes, word_contributors, word_matrix
@@ -60,9 +56,18 @@ def present_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPa
             yield from present_given_output(text, text.given_output, settings)
         if text.spans is not None:
             yield from present_spans(text, text.spans, settings, heat=heat)
-        yield from present_rollouts(text, settings, heat=heat)
-        yield from present_mixing(report, text, settings, heat=heat)
-        yield from present_sound(text, settings)
+        if text.rollouts:
+            from attnscope.studies.rollout.screen import present_rollouts
+
+            yield from present_rollouts(text, settings, heat=heat)
+        if text.mixing is not None:
+            from attnscope.studies.mixing.screen import present_mixing
+
+            yield from present_mixing(report, text, text.mixing, settings, heat=heat)
+        if text.sound is not None:
+            from attnscope.studies.screens.sound import present_sound
+
+            yield from present_sound(text, text.sound, settings)
         yield from _model_output(report, text, settings)
         if thumbnails:
             yield GAP
@@ -103,7 +108,9 @@ def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, 
         yield GAP
         yield paragraph(ours(f"not shown: the weights of {len(heads):,} heads ({option})", "dim"), remark=True)
         return
-    if settings.brief and are_thumbnails(text) and all(has_maps(text, head) for head in heads):
+    if settings.brief and are_thumbnails(text) and all(_has_maps(text, head) for head in heads):
+        from attnscope.studies.screens.pictures import present_all_maps
+
         yield GAP
         yield from present_all_maps(text, settings)
         return
@@ -125,8 +132,10 @@ def _present_head(
         yield from least_attended(text, head, head.received, settings)
         if settings.brief:
             return
-    on_pictures = has_maps(text, head)
+    on_pictures = _has_maps(text, head)
     if on_pictures:
+        from attnscope.studies.screens.pictures import present_maps
+
         yield GAP
         yield from present_maps(text, head, settings)
     if head.pooled is not None and not on_pictures:
@@ -144,6 +153,8 @@ def _present_head(
         return
     if on_pictures and (heat or settings.brief):
         if head.top.keys.shape[1] and text.queries:
+            from attnscope.studies.screens.pictures import drawn_rows
+
             drawn_text = narrow_rows(text, drawn_rows(text))
             drawn_head = drawn_text.heads[text.heads.units.index(head.ref)]
             if len(drawn_text.queries) <= _MOST_RANKED:
@@ -178,6 +189,12 @@ def _present_head(
         yield from forms[0]
     if ranking is not None and text.generated:
         yield from generated(text, ranking)
+
+
+def _has_maps(text: TextReport, head: HeadReport) -> bool:
+    """Tell whether rows of a head can be drawn on the pictures of its text."""
+    whole = text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
+    return bool(text.images) and (head.columns is not None if head.pooled is not None else whole)
 
 
 def _all_rows(text: TextReport) -> bool:
@@ -237,7 +254,9 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
     The scale is logarithmic for maps of long texts, whose cells are much smaller than 1, as it is for the map of one
     head.
     """
-    if all(has_maps(text, head) for head in text.heads):
+    if all(_has_maps(text, head) for head in text.heads):
+        from attnscope.studies.screens.pictures import present_all_maps
+
         yield from present_all_maps(text, settings)
         return
     if text.words is None:

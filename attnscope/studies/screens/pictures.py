@@ -33,12 +33,6 @@ class _MapRow:
     queries: Sequence[int]  # positions of the tokens that it is the mean of
 
 
-def has_maps(text: TextReport, head: HeadReport) -> bool:
-    """Tell whether rows of a head can be drawn on the pictures of its text."""
-    whole = text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
-    return bool(text.images) and (head.columns is not None if head.pooled is not None else whole)
-
-
 def present_maps(text: TextReport, head: HeadReport, settings: DisplaySettings) -> Iterator[Pictures]:
     """Present the shown rows of a head as maps on the pictures."""
     scale = picture_scale(text)

@@ -36,10 +36,9 @@ def head_map(text: TextReport, pooled: Pooled, sound: Sound) -> SoundMap:
     return SoundMap("weights", meaning, rows, pooled.weights, seconds, levels.tolist())
 
 
-def present_sound(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
+def present_sound(text: TextReport, sound: Sound, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present the words of a sound, then the path through their weights."""
-    sound = text.sound
-    if sound is None or sound.path is None:
+    if sound.path is None:
         return
     yield GAP
     if not sound.words:
