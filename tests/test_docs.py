@@ -136,7 +136,7 @@ def inputs(tmp_path_factory):
         architectures.save(folder / name, architectures.make(kind, kinds[kind]))
     shutil.copytree(folder / "my-llama", folder / "my-llama-tuned")
     hybrids.save_hybrid(folder / "my-hybrid", hybrids.with_long_states(hybrids.make_hybrid("qwen3_next")))
-    hybrids.save_hybrid(folder / "my-mamba", hybrids.make_hybrid("mamba"))
+    hybrids.save_hybrid(folder / "my-mamba", hybrids.make_mamba())
     save_weights(folder)
     save_chats(folder)
     save_vision(folder)

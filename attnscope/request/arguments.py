@@ -331,6 +331,14 @@ def asks_one_number(arguments: Mapping[str, Any]) -> bool:
     return one_number
 
 
+def explained_measure(text: str) -> str:
+    """Read `weights` or `mixing`."""
+    from attnscope.base.layer_kinds import MIXING
+    from attnscope.findings.rollout import ATTENTION
+
+    return one_of(arg("measure"), Literal[(ATTENTION, MIXING)])(text)
+
+
 def rollout_measure(text: str) -> str:
     """Read `weights`, `mixing`, or the name of a measure over layers."""
     from attnscope.base.layer_kinds import MIXING

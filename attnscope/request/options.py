@@ -373,6 +373,8 @@ EXPLAIN = (
         brief="Head, in the same form."),
     number("top", COMPUTE, 1, "Keys to show, largest weight first; default: 16 in a terminal, all in json.",
         metavar="K", brief="Keys to show, largest weight first."),
+    Option("measure", COMPUTE, "With mixing, explain the matrix of a layer without softmax, also where a layer has "
+        "attention beside it.", arguments.explained_measure, "NAME", "weights", complete=("weights", "mixing")),
     SPANS, MASK, WHAT_IF, SCALE, HIDE,
     *_shown("Decimal places in tables; json is exact.", "4"), STRICT,
     *THE_MACHINE,

@@ -93,6 +93,11 @@ def with_long_states(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
     return model
 
 
+def make_mamba() -> hf.PreTrainedModel:
+    """Return the Mamba of docs/hybrids.md and its picture."""
+    return with_long_states(make_hybrid("mamba", num_hidden_layers=4, hidden_size=32))
+
+
 def save_hybrid(path: Path, model: hf.PreTrainedModel) -> Path:
     """Save a folder of the model, with a tokenizer of a few words."""
     model.save_pretrained(path)

@@ -120,3 +120,45 @@ def test_a_row_lists_the_factors_that_there_are(folders, capsys, model_type, col
     lines = capsys.readouterr().out.splitlines()
     heading = next(line for line in lines if line.split()[:1] == ["key"])
     assert heading.split()[1 : len(columns) + 1] == columns
+
+
+def test_explain_takes_the_path_without_softmax_of_a_layer_that_has_both(folders, capsys):
+    folder = folders("falcon_h1")
+    options = {"model": folder, "layer": 1, "head": 2}
+    row = attnscope.inspect(TEXT, query="was", measure="mixing", **options).data.texts[0].mixing
+    whole = attnscope.inspect(TEXT, measure="mixing", **options).data.texts[0].mixing
+    explained = attnscope.explain(TEXT, query="was", measure="mixing", **options).data.texts[0].mixing
+    assert explained.kinds == ["mamba"]
+    np.testing.assert_allclose(explained.matrix[0, 0], whole.matrix[0, 5], atol=1e-6)
+    np.testing.assert_allclose(explained.direct, row.direct, atol=1e-6)
+    (read,) = explained.read_keys
+    assert read.key == np.abs(whole.matrix[0, 5]).argmax()
+    own = whole.matrix[0, 5, read.key]
+    np.testing.assert_allclose(sum(read.left) * explained.key_write[0, 0, read.key], own, rtol=1e-5)
+    assert main(["explain", TEXT, "--model", folder, "--layer", "1", "--head", "2", "--query", "was"]) == 0
+    assert "softmax" in capsys.readouterr().out
+    words = ["explain", TEXT, "--query", "bank", "--measure", "mixing"]
+    assert main(words) == 2
+    assert "no layer of this model has such a matrix without softmax" in capsys.readouterr().err
+
+
+def test_an_explained_row_keeps_the_largest_keys_and_those_in_detail(folders, capsys):
+    folder = folders("falcon_h1")
+    options = {"model": folder, "layer": 1, "head": 2, "query": "was", "measure": "mixing"}
+    whole = attnscope.explain(TEXT, **options).data.texts[0]
+    row = np.abs(whole.mixing.matrix[0, 0])
+    largest = sorted(np.argsort(-row)[:2].tolist())
+    few = attnscope.explain(TEXT, top=2, **options).data.texts[0]
+    assert few.keys == largest
+    np.testing.assert_array_equal(few.mixing.matrix[0, 0], whole.mixing.matrix[0, 0, largest])
+    left_out = 1 - row[largest].sum() / row.sum()
+    assert few.notes[-1] == f"left out: 4 keys ({left_out:.2f} of |M|)"
+    named = attnscope.explain(TEXT, top=2, key=[2], **options).data.texts[0]
+    assert named.keys == [2]
+    words = ["explain", TEXT, "--model", folder, "--layer", "1", "--head", "2", "--query", "was"]
+    assert main([*words, "--measure", "mixing", "--top", "2"]) == 0
+    screen = capsys.readouterr().out
+    assert "left out: 4 keys" in screen
+    more = screen.splitlines()[-1]
+    assert "--head all" not in more  # which explain refuses
+    assert "--key WORD" in more

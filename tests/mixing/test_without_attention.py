@@ -89,6 +89,32 @@ def test_every_channel_has_its_matrix_and_the_mean_is_of_all(folders, model_type
         assert (whole.mixing.matrix >= 0).all()
 
 
+def test_off_the_diagonal_a_channel_of_mamba_is_the_published_hidden_attention(folders):
+    """C_i (Ā_i … Ā_{j+1}) B̄_j, with Ā = exp(Δ A) and B̄ = Δ B (Ali, Zimerman and Wolf, 2024)."""
+    folder = folders("mamba")
+    text = attnscope.inspect(TEXT, model=folder, layer=0, head="all").data.texts[0]
+    model = hf.AutoModelForCausalLM.from_pretrained(folder)
+    mixer = model.backbone.layers[0].mixer
+    projected = []
+    mixer.x_proj.register_forward_hook(lambda _part, _args, output: projected.append(output[0].double()))
+    with torch.inference_mode():
+        model(torch.tensor([[token.id for token in text.tokens]]), use_cache=False)
+    states = mixer.A_log.shape[1]
+    rank = mixer.dt_proj.in_features
+    low, b, c = projected[0].split([rank, states, states], -1)
+    rates = -mixer.A_log.detach().double().exp()
+    weight, bias = (parameter.detach().double() for parameter in (mixer.dt_proj.weight, mixer.dt_proj.bias))
+    step = torch.nn.functional.softplus(low @ weight.T + bias)
+    n = len(text.tokens)
+    expected = np.zeros((len(rates), n, n))
+    for i in range(n):
+        for j in range(i + 1):
+            decay = (step[j + 1 : i + 1, :, None] * rates).sum(0).exp()  # (channels, states)
+            expected[:, i, j] = (c[i] * decay * step[j, :, None] * b[j]).sum(-1)
+    skip = mixer.D.detach().double().numpy()[:, None, None] * np.eye(n)
+    np.testing.assert_allclose(text.mixing.matrix, expected + skip, atol=1e-5 * np.abs(expected).max())
+
+
 def test_auto_chooses_layer_and_channel_and_lists_the_strongest(folders, capsys):
     folder = folders("mamba")
     every = attnscope.inspect(TEXT, model=folder, layer="all", head="all").data.texts[0]

@@ -9,6 +9,7 @@ import pytest
 
 import attnscope
 from attnscope.cli import main
+from tests.helpers.hybrids import make_hybrid, save_hybrid, with_long_states
 from tests.page.reading import read_page
 from tests.page.test_browser import SHOWS
 from tests.page.walking import number, shows
@@ -24,9 +25,12 @@ PAGES = {
 
 
 def click_head(page, layer, head):
-    picture = page.locator("#panel-heads")
+    click_cell(page.locator("#panel-heads"), layer, head)
+
+
+def click_cell(picture, row, column):
     left, top, size = (float(part) for part in picture.get_attribute("data-cells").split())
-    picture.click(position={"x": left + (head + 0.5) * size, "y": top + (layer + 0.5) * size})
+    picture.click(position={"x": left + (column + 0.5) * size, "y": top + (row + 0.5) * size})
 
 
 @pytest.mark.parametrize("display", PAGES)
@@ -109,6 +113,40 @@ def test_heads_of_random_tokens_are_shown_on_these(open_page, smollm2, tmp_path)
     click_head(page, 0, 0)  # uniform: in words
     tokens = page.evaluate("[...document.querySelectorAll('.flow .token')].map((one) => one.textContent)")
     assert "".join(tokens) == TEXT.replace(" ", "") or tokens[0] == "She"
+
+
+def test_a_click_on_a_head_of_a_hybrid_shows_its_matrix(open_page, tmp_path):
+    """Signed in layers without softmax, whose later tokens are no numbers; layers in their order."""
+    text = "the bank by the river was old"
+    folder = str(save_hybrid(tmp_path / "hybrid", with_long_states(make_hybrid("qwen3_next"))))
+    path = tmp_path / "page.html"
+    assert (
+        main(["heads", text, "--model", folder, "--query", "river", "--key", "bank", "-o", str(path), "--quiet"]) == 0
+    )
+    options = {"model": folder, "head": "all"}
+    signed = attnscope.inspect(text, layer=[0, 2], **options).data.texts[0].mixing.matrix.reshape(2, 4, 8, 8)
+    weights = attnscope.inspect(text, layer=[1, 3], stages="weights", **options).weights
+    watched = open_page(path, size=(1280, 800))
+    page = watched.page
+    names = page.evaluate("[...document.querySelectorAll('figure[id]')].map((one) => one.id)")
+    assert names == [f"L{layer}H{head}" for layer in range(4) for head in range(4)]
+    for layer, head, kind, matrices in ((2, 1, "gated delta", signed), (1, 3, "softmax", weights)):
+        page.evaluate("scrollTo(0, 0)")
+        click_cell(page.locator("figure canvas").first, layer, head)
+        figure = page.locator(f"#L{layer}H{head}")
+        assert abs(figure.bounding_box()["y"]) < 2  # it begins where the window does
+        assert figure.locator("strong").text_content() == f"L{layer}H{head} {kind}"
+        matrix = matrices[layer // 2, head]
+        lowest = np.unravel_index(matrix.argmin(), matrix.shape)
+        for row, column in ((4, 2), (7, 5), *([lowest] if kind == "gated delta" else [])):
+            click_cell(figure.locator("canvas"), row, column)
+            said = figure.locator("p.cell").text_content()
+            assert np.float32(number(said.rsplit(": ")[-1])) == matrix[row, column]
+        click_cell(figure.locator("canvas"), 2, 6)
+        said = figure.locator("p.cell").text_content()
+        assert said.endswith(": not allowed" if kind == "gated delta" else ": 0")
+    assert signed[1, 1].min() < 0
+    assert watched.messages == []
 
 
 def test_what_cannot_be_walked_names_the_command(open_page, tmp_path):

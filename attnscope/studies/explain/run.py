@@ -2,11 +2,14 @@
 
 from contextlib import nullcontext
 
+import numpy as np
 from msgspec.structs import replace
 
 from attnscope.base.errors import TEXTS_FILE, UsageError, arg, listed
+from attnscope.base.layer_kinds import MIXING
+from attnscope.findings.axes import take
 from attnscope.findings.explain import ArithmeticCheck, Explanation, Vector
-from attnscope.findings.run import Report
+from attnscope.findings.run import Report, TextReport
 from attnscope.findings.tokens import PADDING, spell_piece
 from attnscope.request.run_config import RunConfig
 from attnscope.request.selection import AUTO, PositionSelection
@@ -24,6 +27,7 @@ from attnscope.run.text_plan import TextPlan
 from attnscope.studies.mixing.measure import measure_mixing
 from attnscope.studies.rollout.run import shows_mixing
 
+_RANKED = 3  # keys of a row without softmax whose contributions are shown
 _NAMED = 40  # tokens that an error names
 
 
@@ -95,17 +99,45 @@ def explain(run: RunConfig, progress: ProgressCallback | None = None, session: S
     return build(run, text_plan, capture, origin, about, rest)
 
 
-def explain_mixing(run: RunConfig, progress: ProgressCallback | None, session: Session | None) -> Report | None:
-    """Explain one row of a layer without softmax, as a Report of this row alone; None if another layer is meant."""
+def explain_mixing(
+    run: RunConfig, top: int | None, progress: ProgressCallback | None, session: Session | None
+) -> Report | None:
+    """Explain one row of a layer without softmax, as a Report of this row alone; None if another layer is meant.
+
+    Args:
+        run: What applies to every study.
+        top: Number of keys to keep, largest |M| first, beside those that are named; None for all.
+        progress: See inspect.
+        session: See inspect.
+    """
     session = session or Session(run.texts, progress)
-    if not shows_mixing(run, session):
+    if run.measure != MIXING and not shows_mixing(run, session):
         return None
     _check_one(run)
     source, rendered = session.open(run)
     (text_plan,) = plan_texts(replace(rendered, layer=AUTO, head=AUTO, window=None, stages=()), source)
     query = PositionSelection.of([_one_query(run, text_plan)])
-    one_row = replace(run, query=query, window=None, stages=("weights",))
-    return measure_mixing(one_row, progress, session, in_detail=True)
+    one_row = replace(run, query=query, window=None, stages=("weights",), top=top or _RANKED)
+    report = measure_mixing(one_row, progress, session, in_detail=True)
+    if top is not None:
+        report.texts[:] = [_strongest(text, top) for text in report.texts]
+    return report
+
+
+def _strongest(text: TextReport, top: int) -> TextReport:
+    """Return the keys with the largest |M| of the only row, and those that are shown in detail."""
+    mixing = text.mixing
+    if mixing is None or mixing.matrix is None or len(text.keys) <= top:
+        return text
+    sizes = np.abs(mixing.matrix[0, 0])
+    detailed = [text.keys.index(read.key) for read in mixing.read_keys]
+    places = sorted({*np.argsort(-sizes, kind="stable")[:top].tolist(), *detailed})
+    earlier = sum(key <= text.queries[0] for key in text.keys) - len(places)
+    notes = list(text.notes)
+    if earlier > 0:
+        rest = np.delete(sizes, places).sum() / mixing.size[0, 0]
+        notes.append(f"left out: {earlier} {'key' if earlier == 1 else 'keys'} ({rest:.2f} of |M|)")
+    return take(replace(text, notes=notes), "key", places)
 
 
 def _within_memory(plan: RunPlan, window: int | None) -> RunPlan:

@@ -12,9 +12,10 @@ def _answer(request: Request) -> Any:
 
     from attnscope.studies.explain.run import explain, explain_mixing
 
-    window = request.values.get("top") or (_WINDOW if request.brief else None)
-    run = replace(request.run, window=window, top=3)
-    row = explain_mixing(run, request.progress, request.session)
+    top = request.values.get("top")
+    window = top or (_WINDOW if request.brief else None)
+    run = replace(request.run, window=window)
+    row = explain_mixing(run, top, request.progress, request.session)
     return explain(run, request.progress, request.session) if row is None else row
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,7 +92,7 @@ def _both_kinds(reports: "list[Report]", settings: DisplaySettings) -> Iterator[
         return
     yield GAP
     panels = [panel for report in reports for panel in head_panels(report.texts[0], settings)]
-    yield Matrices(panels, heat=True)
+    yield Matrices([panel for _, panel in sorted(panels, key=itemgetter(0))], heat=True)
 
 
 def _repeats(survey: HeadRoles) -> bool:

@@ -137,26 +137,28 @@ def _panel(text: TextReport, mixing: Mixing, matrix: Matrix, unit: int, settings
     caption = ours(f"{_FORMULAS[mixing.kinds[unit]]}; rows don't sum to 1; {NO_WEIGHT} is a later token")
     cells = _cells(text, matrix, digits)
     masked = [False] * len(text.queries)
-    return Panel(
-        MIXING, ours(MIXING), matrix, cells, *axes, scale_for(MIXING, matrix), digits, masked, caption, caption
-    )
+    scale = scale_for(MIXING, matrix)
+    if settings.format == "page":  # which writes cells itself: a later token is no 0 that happens to be one
+        matrix = np.where(np.array(text.keys) > np.array(text.queries)[:, None], -np.inf, matrix).astype(np.float32)
+    return Panel(MIXING, ours(MIXING), matrix, cells, *axes, scale, digits, masked, caption, caption)
 
 
-def head_panels(text: TextReport, settings: DisplaySettings) -> Iterator[Panel]:
-    """Return the matrix of every head as a panel with its name: M, or the weights of softmax."""
+def head_panels(text: TextReport, settings: DisplaySettings) -> Iterator[tuple[tuple[int, int], Panel]]:
+    """Yield the layer and head of every matrix, and the matrix as a panel with its name: M, or weights of softmax."""
     mixing = text.mixing
     if mixing is not None and mixing.matrix is not None:
         for unit, matrix in enumerate(mixing.matrix):
             layer, head = mixing.units[unit]
-            name = f"L{layer}H{0 if head == 'mean' else head} {mixing.kinds[unit]}"
+            place = int(layer), 0 if head == "mean" else int(head)
             of_channels = " (mean of channels)" if head == "mean" else ""
-            yield structs.replace(_panel(text, mixing, matrix, unit, settings), title=ours(name + of_channels))
+            title = ours(f"L{place[0]}H{place[1]} {mixing.kinds[unit]}{of_channels}")
+            yield place, structs.replace(_panel(text, mixing, matrix, unit, settings), title=title)
     axes = token_axis("query", text.tokens, text.queries), token_axis("key", text.sources, text.keys)
     for attending in text.heads:
         weights = attending.stages["weights"]
-        yield Panel(
-            "weights", ours(f"L{attending.layer}H{attending.head} softmax"), weights, [], *axes, WEIGHTS, Digits(2)
-        )
+        place = int(attending.layer), int(attending.head)
+        title = ours(f"L{place[0]}H{place[1]} softmax")
+        yield place, Panel("weights", title, weights, [], *axes, WEIGHTS, Digits(2))
 
 
 def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: DisplaySettings) -> Iterator[ViewPart]:

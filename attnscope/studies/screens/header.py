@@ -400,7 +400,8 @@ def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool)
     heads = [head for text in report.texts for head in text.heads]
     of_one_head = ["--layer L --head H (of one head)"]
     if any(text.mixing is not None for text in report.texts):
-        return ["--head all", "--query WORD", "--top K"]
+        one_row = all(len(text.queries) == 1 for text in report.texts)
+        return [*(["--key WORD", "--layer N --head N"] if one_row else ["--head all", "--query WORD"]), "--top K"]
     if any(text.rollouts for text in report.texts):
         return ["--layer LAYERS", "--query WORD", "--top K"]
     if all(text.spans is not None for text in report.texts):

@@ -58,6 +58,6 @@ def draw_labelled(canvas: Canvas, panels: Sequence[Panel], places: Sequence[tupl
             draw_names(canvas, x, y, cell, rows)
         canvas.y = max(canvas.y, y + cell * n_rows)
     zero = any((panel.matrix == 0).any() for panel in panels)
-    description = "weights: queries are rows, keys are columns"
+    description = f"{panels[0].name}: queries are rows, keys are columns"
     draw_legend(canvas, WEIGHTS, "0", "1", f"{description}{'; hatched: exactly zero' if zero else ''}")
     return True
