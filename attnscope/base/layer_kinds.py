@@ -40,6 +40,7 @@ LAYER_KINDS = {
             classes=r"\w+ShortConv",
             no_matrix="its matrix is a few diagonals, the same in every text",
         ),
+        LayerKind("differential", "D", classes=r"DiffLlamaAttention"),
         LayerKind("recurrent", "R", classes=r"\w+RecurrentBlock"),
         LayerKind("mlp", "–", mixes=False, classes=r"\w+(MLP|Mlp|MoE|MOE|SparseMoeBlock)"),
         LayerKind("other", "?", no_matrix="attnscope does not know its kind"),

@@ -194,6 +194,8 @@ def _rule(inputs: AttentionInputs) -> FusedRule | None:
     spec = inputs.spec
     n, width = inputs.q.shape[2:]
     widths = {side.shape[-1] for side in (inputs.q, inputs.k, inputs.v)}
+    if spec.sinks is not None and spec.sinks.ndim > 1:  # of every query
+        return None
     if spec.bias is not None or inputs.k.shape[2] != n or widths != {width} or width > _WIDEST:
         return None
     causal = False

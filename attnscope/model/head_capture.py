@@ -99,8 +99,9 @@ class RowCapture(Recorder):
         self._store("v", inputs.v[0, group])
         for stage in ("scores", "scaled", "masked", "weights", "output"):
             self._store(stage, tile.stage(stage)[0, 0, row])
-        if inputs.spec.sinks is not None and tile.sink is not None:
-            self._store("sink", torch.stack((inputs.spec.sinks[self.head].float(), tile.sink[0, 0, row])))
+        logits = inputs.spec.sink_logits(tile.heads, slice(self.query, self.query + 1))
+        if logits is not None and tile.sink is not None:
+            self._store("sink", torch.stack((logits[0, 0, 0], tile.sink[0, 0, row])))
         if inputs.spec.bias is not None:
             keys = torch.arange(self.n_keys, device=inputs.q.device)[None]
             cells = torch.full_like(keys[:, :1], self.query), keys, tile.heads

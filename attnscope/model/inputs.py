@@ -10,6 +10,9 @@ from torch import Tensor
 from attnscope.request.masks.terms import Mask
 
 
+_ALL = slice(None)
+
+
 @dataclass(frozen=True)
 class AttentionSpec:
     """How scores become weights."""
@@ -21,8 +24,17 @@ class AttentionSpec:
     # scores, (H, Q, K) or (B, H, Q, K); None for none
     bias: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
     bias_name: str | None = None  # name of the position bias; None if there is none
-    # a logit per head, (H,), that takes part in the softmax and belongs to no key (gpt-oss); None for none
+    # a logit per head, (H,), that takes part in the softmax and belongs to no key (gpt-oss), or one per head and query,
+    # (B, H, Q) (Inkling 2); None for none
     sinks: Tensor | None = None
+
+    def sink_logits(self, heads: Tensor | slice = _ALL, queries: slice = _ALL) -> Tensor | None:
+        """Return the logits of sinks of some heads and queries, (B or 1, h, q or 1), float32; None without sinks."""
+        if self.sinks is None:
+            return None
+        if self.sinks.ndim == 1:
+            return self.sinks[heads].float()[None, :, None]
+        return self.sinks[:, heads, queries].float()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,10 @@ it meets the state before a chunk is a vector of E numbers, so a row costs T·E,
 A layer that keeps a state for each channel (Mamba-1, RG-LRU) has a matrix for each: its heads are channels. The memory
 of an xLSTM divides each row by max(|its sum|, 1). One that averages (RWKV-4) has rows that are positive and sum to 1:
 M_ij is exp(k_j + the decay from j to i − 1), and exp(k_i + u) for the token itself, divided by their sum.
+
+Differential attention (Ye et al., 2024, "Differential Transformer") has no state: its heads are pairs of heads
+of softmax attention, whose queries and keys stand side by side in those of the pair, and M = softmax(Q₁K₁ᵀ) −
+λ softmax(Q₂K₂ᵀ).
 """
 
 from bisect import bisect_left
@@ -51,6 +55,7 @@ class MixingInputs:
     skip: Tensor | None = None  # factor on a token's own value that is added to its output, (H,); None for none
     bonus: Tensor | None = None  # u of a layer that averages, (H,); its keys are (B, H, T, 1), and it has no queries
     stabilizer: Tensor | None = None  # of a layer whose rows are divided, (B, H, T): see HeadMixing
+    subtracted: Tensor | None = None  # λ of differential attention, (H,); None for every other kind
     # factor on the output, behind the norm or before it, (B, H, T, Ev); None if there is none, or if it is not seen
     gate: Tensor | None = None
     gated: bool = False  # whether `output` is what the model computed times the gate
@@ -106,12 +111,13 @@ class MixingInputs:
         skip = None if self.skip is None else self.skip[heads].float()
         bonus = None if self.bonus is None else self.bonus[heads].float()
         stabilizer = None if self.stabilizer is None else self.stabilizer[text, heads, :length].float()
+        subtracted = None if self.subtracted is None else self.subtracted[heads].float()
         log_decay = self.log_decay[text, heads, :length].float()
         if self.rates is not None:
             log_decay = log_decay * self.rates[heads].float()[..., None, :]
         q = self.q[text, groups, :length].float()
         k = self.k[text, groups, :length].float()
-        return HeadMixing(q, k, log_decay, write, self.delta, skip, bonus, stabilizer)
+        return HeadMixing(q, k, log_decay, write, self.delta, skip, bonus, stabilizer, subtracted)
 
 
 class Rows:
@@ -171,6 +177,7 @@ class HeadMixing(Rows):
     skip: Tensor | float | None
     bonus: Tensor | float | None = None
     stabilizer: Tensor | None = None  # (T,); each row is divided by max(|its sum|, 1) plus this
+    subtracted: Tensor | float | None = None  # λ
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -183,15 +190,15 @@ class HeadMixing(Rows):
         return self.k[..., 0, 0].numel()
 
     def direct(self) -> "HeadMixing":
-        """Return the same without what the delta rule takes away and without the skip: decayed products alone."""
-        return replace(self, delta=False, skip=None)
+        """Return the same without what the delta rule takes away, the skip, and what is subtracted."""
+        return replace(self, delta=False, skip=None, subtracted=None if self.subtracted is None else 0.0)
 
     def factors(self, row: int) -> tuple[Tensor, Tensor] | None:
         """Return q·k of one row, and the decay from every key to it, (T,) each; 0 for later keys.
 
         None if every channel has a decay of its own, so that these are no factors.
         """
-        if self.bonus is not None or self.log_decay.shape[-1] > 1:
+        if self.bonus is not None or self.subtracted is not None or self.log_decay.shape[-1] > 1:
             return None
         passed = self._doubled(self.log_decay).cumsum(-2)[..., 0]
         later = torch.arange(self.length, device=passed.device) > row
@@ -204,7 +211,7 @@ class HeadMixing(Rows):
         The last, summed and times the write strength of the key (and divided as the row is), is M. None if there are
         no dimensions to sum over.
         """
-        if self.bonus is not None or self.k.shape[-1] == 1:
+        if self.bonus is not None or self.subtracted is not None or self.k.shape[-1] == 1:
             return None
         q = self.q[row].double()
         between = self._doubled(self.log_decay[key + 1 : row + 1])
@@ -223,6 +230,8 @@ class HeadMixing(Rows):
         index = torch.tensor(rows, dtype=torch.int64, device=self.k.device)
         if self.bonus is not None:
             return self._averages(index, torch.as_tensor(self.bonus, dtype=self.k.dtype, device=index.device))
+        if self.subtracted is not None:
+            return self._difference(index, torch.as_tensor(self.subtracted, dtype=self.k.dtype, device=index.device))
         matrix = self.k.new_zeros(*self.k.shape[:-2], len(rows), self.length)
         # what is left of each query behind the chunk
         carried = self.k.new_zeros(*self.k.shape[:-2], len(rows), self.k.shape[-1])
@@ -247,6 +256,15 @@ class HeadMixing(Rows):
             skip = torch.as_tensor(self.skip, dtype=matrix.dtype, device=index.device)
             matrix[..., torch.arange(len(rows), device=index.device), index] += skip[..., None]
         return matrix
+
+    def _difference(self, rows: Tensor, factor: Tensor) -> Tensor:
+        """Return rows of differential attention: see the module docstring."""
+        later = torch.arange(self.length, device=rows.device) > rows[:, None]
+        first, second = (
+            (q @ k.mT).masked_fill(later, -torch.inf).softmax(-1)
+            for q, k in zip(self.q[..., rows, :].chunk(2, -1), self.k.chunk(2, -1), strict=True)
+        )
+        return first - factor[..., None, None] * second
 
     def _averages(self, rows: Tensor, bonus: Tensor) -> Tensor:
         """Return rows of a layer that averages: see the module docstring."""

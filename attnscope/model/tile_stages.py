@@ -105,7 +105,8 @@ def compute_tile(
     if summarize is not None and block.k0 < block.k1:
         summary = summarize(masked, weights)
     else:
-        weights, sink = _softmax(masked, part.inputs.spec.sinks, heads, weights)
+        logits = part.inputs.spec.sink_logits(heads, slice(block.q0, block.q1))
+        weights, sink = _softmax(masked, logits, weights)
     for rows in (fully_masked, cut_rows):
         if rows is not None:
             weights.masked_fill_(rows[..., None], 0.0)
@@ -161,11 +162,11 @@ def _scores(part: TileInputs, workspace: Workspace, checks: FiniteChecks) -> tup
     return (scores if needs_scores else None), scaled
 
 
-def _softmax(masked: Tensor, sinks: Tensor | None, heads: Tensor, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
+def _softmax(masked: Tensor, sinks: Tensor | None, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return weights, and the weight on the sink, if there is one: an extra logit without a value."""
     if sinks is None:
         return torch.softmax(masked, -1, out=buffer), None
-    logit = sinks[heads].float()[None, :, None, None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
+    logit = sinks[..., None].expand(*masked.shape[:3], 1)  # (B, h, q, 1)
     shares = torch.cat((masked, logit), dim=-1).softmax(-1)
     return shares[..., :-1], shares[..., -1]
 
@@ -179,8 +180,9 @@ def _unselected(part: TileInputs, unselective: Mask, scaled: Tensor) -> Tensor:
     every = scaled if visible is None else scaled.masked_fill(~visible, -torch.inf)
     missed = torch.full_like(scaled, -torch.inf) if selected is None else every.masked_fill(selected, -torch.inf)
     total = every.logsumexp(-1)
-    if inputs.spec.sinks is not None:
-        total = total.logaddexp(inputs.spec.sinks[part.heads].float()[None, :, None])
+    sinks = inputs.spec.sink_logits(part.heads, slice(part.block.q0, part.block.q1))
+    if sinks is not None:
+        total = total.logaddexp(sinks)
     return (missed.logsumexp(-1) - total).exp().nan_to_num(0.0)
 
 

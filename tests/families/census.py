@@ -5,8 +5,8 @@
     python -m tests.families.census --minutes 20         as many types as fit, and the table of those
 
 Each type is built as a tiny random folder, in a process of its own. Its weights are compared in every layer with
-attention, alone and in a padded batch, then logits, a continuation, and the predictions after one head is cut, against
-a model of transformers whose attention function is watched.
+attention, alone, in a padded batch and in a decoder, then logits, a continuation, and the predictions after one head is
+cut, against a model of transformers whose attention function is watched.
 """
 
 import argparse
@@ -17,9 +17,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from inspect import signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -42,15 +44,15 @@ _MOST_PARAMETERS = 20_000_000
 VOCAB = 128
 # Sizes of fields by their name, the first that fits; a model with fields of other names keeps their defaults.
 _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
-    (("vocab_size", "vocab_size_per_layer_input"), VOCAB),
+    (("vocab_size", "vocab_size_per_layer_input", "unpadded_vocab_size", "entity_vocab_size"), VOCAB),
     (("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth",
       "num_decoder_layers", "num_encoder_layers"), 4),
     (("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads",
-      "decoder_attention_heads"), 4),
-    (("num_key_value_heads", "num_kv_heads"), 2),
+      "decoder_attention_heads", "swa_num_attention_heads"), 4),
+    (("num_key_value_heads", "num_kv_heads", "swa_num_key_value_heads"), 2),
     (("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size", "projection_dim", "word_embed_proj_dim",
       "out_hidden_size", "vision_dim"), 32),
-    (("head_dim", "d_kv", "qk_nope_head_dim", "v_head_dim"), 8),
+    (("head_dim", "d_kv", "qk_nope_head_dim", "v_head_dim", "swa_head_dim"), 8),
     (("qk_rope_head_dim", "rotary_dim"), 4),
     (("intermediate_size", "ffn_dim", "d_ff", "d_inner", "encoder_ffn_dim", "decoder_ffn_dim", "n_inner", "hidden_dim",
       "moe_intermediate_size", "shared_expert_intermediate_size", "ffn_hidden_size", "intermediate_size_mlp"), 40),
@@ -59,7 +61,7 @@ _SIZES: tuple[tuple[tuple[str, ...], int], ...] = (
     (("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k"), 2),
     (("n_group", "topk_group", "n_input_layers", "n_output_layers"), 1),
     (("q_lora_rank", "kv_lora_rank"), 16),
-    (("sliding_window", "window_size", "local_attention"), 4),
+    (("sliding_window", "sliding_window_size", "window_size", "local_attention"), 4),
     (("mamba_d_ssm",), 64),
     (("mamba_n_heads", "mamba_d_head", "mamba_num_heads", "mamba_head_dim", "linear_key_head_dim",
       "linear_value_head_dim"), 8),
@@ -105,7 +107,7 @@ class Finding:
     mixing: str = "–"  # kinds of paths without softmax whose matrix is shown, and why that of others is not
     reason: str = ""  # of what is not right
     softmax: bool = True  # it has softmax attention over the tokens of a text
-    differences: dict[str, float] = field(default_factory=dict)  # largest of weights, padded, logits, continuation, cut
+    differences: dict[str, float] = field(default_factory=dict)  # largest of each of MEASURES
 
     def line(self) -> str:
         """Return the row of the table."""
@@ -129,7 +131,7 @@ _TEXT_PART = {
 # Classes that checkpoints of a type are saved with, where transformers' own tables name others.
 _SAVED_AS = {"shieldgemma2": "ShieldGemma2ForImageClassification"}
 
-MEASURES = ("weights", "padded", "logits", "continuation", "cut")
+MEASURES = ("weights", "padded", "decoder", "logits", "continuation", "cut")
 
 
 def text_class(config_class: Any) -> Any:
@@ -163,8 +165,8 @@ def main_input(config_class: Any, kind: Any) -> str:
     return str(base.main_input_name) if base.main_input_name in ("input_features", "input_values") else name
 
 
-def small_config(config_class: Any, **changes: Any) -> Any:
-    """Return a config with small sizes, in its nested configs as well."""
+def small_config(config_class: Any, fixed: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Any:
+    """Return a config with small sizes, in its nested configs as well; `fixed` are given to its class as they are."""
     default = config_class()
     fields = {name: value for name, value in vars(default).items() if not name.startswith("_")}
     chosen: dict[str, Any] = {}
@@ -187,7 +189,7 @@ def small_config(config_class: Any, **changes: Any) -> Any:
         changes = {name: value for name, value in changes.items() if name != "rope_parameters"}
     written = default.to_dict()
     chosen |= {name: value for name, value in changes.items() if name in attributes or name in written}
-    return config_class(**chosen)
+    return config_class(**chosen | fixed)
 
 
 _ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}}
@@ -234,11 +236,26 @@ _FIELDS: dict[str, dict[str, Any]] = {
     # published configs have it, and the class has no default
     "qwen2_5_omni_thinker": {"vision_start_token_id": 6},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": 6},
+    # ids of the two words that it decides between
+    "shieldgemma2": {"yes_token_index": 5, "no_token_index": 6},
+    # the default shares keys of more layers than there are
+    "gemma3n_text": {"num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2,
+                     "num_hidden_layers": 4, "activation_sparsity_pattern": [0.0] * 4},
+    # published configs have a base for rotary positions
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "kv_n_heads": 2, "clip_qkv": 8.0},
+             "ffn_config": {"ffn_hidden_size": 40, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 32}},
+    "reformer": {"is_decoder": True, "axial_pos_embds": False},
     # less than the text
     "longformer": {"attention_window": 4},
     "led": {"attention_window": 4},
     "longt5": {"local_radius": 2},
-}
+    # layers with a window have sizes of their own
+    "dots3_note_text": {
+        "num_key_value_heads": 4, "num_hidden_layers": 4, "layer_types": ["indexed_attention", "sliding_attention"] * 2,
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_q_lora_rank": 16, "swa_kv_lora_rank": 16,
+        "swa_head_dim": 12, "swa_qk_nope_head_dim": 8, "swa_v_head_dim": 8, "shared_experts_intermediate_size": 40,
+    },
+}  # fmt: skip
 
 
 def build(model_type: str, kind: Any, **settings: Any) -> Any:
@@ -254,9 +271,10 @@ def build(model_type: str, kind: Any, **settings: Any) -> Any:
             if changes is _HYBRID:
                 config = config_class(**HYBRIDS[model_type])
             else:
-                config = small_config(config_class, **{**changes, **settings})
-            for name, value in _FIELDS.get(model_type, {}).items():
-                setattr(config, name, value)
+                config = small_config(config_class, _FIELDS.get(model_type, {}), **{**changes, **settings})
+            if model_type == "encoder-decoder":
+                config.decoder.is_decoder = True
+                config.decoder.add_cross_attention = True
             with torch.device("meta"):
                 count = sum(p.numel() for p in kind._from_config(config, attn_implementation="eager").parameters())
             if count > _MOST_PARAMETERS:
@@ -317,10 +335,14 @@ def examine(model_type: str) -> Finding:
 
 def _compare(model: Any, folder: str, finding: Finding) -> None:
     options: dict[str, Any] = {"model": folder, "engine": finding.engine}
+    shown: dict[str, Any] = {"layer": "all", "head": "all", "stages": ("weights",)}
     halves = text_part(model).config.is_encoder_decoder
     if halves:
+        try:
+            _compare_decoder(model, options | shown, finding)
+        except AttnscopeError as e:
+            finding.verdict, finding.reason = "refused", f"its decoder: {e.message}; {e.hint}"
         options["part"] = "encoder"
-    shown: dict[str, Any] = {"layer": "all", "head": "all", "stages": ("weights",)}
     report = attnscope.inspect([TEXT, SHORT], **options, **shown)
     finding.mixing = mixing_kinds(report.data.provenance.layer_kinds, options)
     if not report.data.texts[0].heads:
@@ -366,6 +388,27 @@ def _compare(model: Any, folder: str, finding: Finding) -> None:
         finding.differences["cut"] = max(abs(float(after[t.id]) - t.after) for t in cut.predictions[0].tokens)
 
 
+@torch.inference_mode()
+def _compare_decoder(model: Any, options: dict[str, Any], finding: Finding) -> None:
+    """Compare the weights of the second of two halves: between its own tokens, and on those of the first."""
+    texts = {
+        part: attnscope.inspect(SHORT, **options, context=TEXT, part=part).data.texts[0]
+        for part in ("decoder", "cross")
+    }
+    ids = torch.tensor([[token.id for token in texts["cross"].tokens]])
+    read = torch.tensor([[token.id for token in texts["cross"].sources]])
+    output = model(
+        input_ids=read, decoder_input_ids=ids, use_cache=False, **_more_inputs(model, read), output_attentions=True
+    )
+    gaps = []
+    for part, text in texts.items():
+        expected = output[f"{part}_attentions"]
+        for head in text.heads:
+            theirs = expected[head.layer][0, head.head]
+            gaps.append(float((torch.from_numpy(head.stages["weights"].copy()) - theirs).abs().max()))
+    finding.differences["decoder"] = max(gaps)
+
+
 def mixing_kinds(layers: list[Any], options: dict[str, Any]) -> str:
     """Name the kinds of layers without softmax whose matrices are shown, and say why those of others are not."""
     if not any(map(mixes_unseen, layers)):
@@ -398,13 +441,11 @@ def watch_attention(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None =
     runs = text_part(model)
     halves = runs.config.is_encoder_decoder
     more = {"decoder_input_ids": ids} if halves else {}
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    if model_type in ("bros", "udop"):
-        inputs["bbox"] = torch.zeros(*ids.shape, 4)
-    if model_type == "xmod":
-        inputs["lang_ids"] = torch.zeros(len(ids), dtype=torch.int64)
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **_more_inputs(model, ids)}
     with WatchedAttention(cut) as watched:
         output = runs(**inputs, **more)
+    # without what each token attends to in earlier layers (Inkling 2)
+    watched.weights = [weights for weights in watched.weights if weights.shape[1:3] != (ids.shape[1], 1)]
     seen = watched.weights
     if halves:  # its decoder may call the attention interface where its encoder does not
         with WatchedAttention() as of_encoder:
@@ -421,6 +462,15 @@ def watch_attention(model: Any, ids: torch.Tensor, cut: tuple[int, int] | None =
         watched.cuts = False
     watched.logits = output.get("logits", output.get("prediction_logits"))
     return watched
+
+
+def _more_inputs(model: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return what a model needs beside token ids: no place on a page, and the first language."""
+    if model.config.model_type in ("bros", "udop"):
+        return {"bbox": torch.zeros(*ids.shape, 4)}
+    if model.config.model_type == "xmod":
+        return {"lang_ids": torch.zeros(len(ids), dtype=torch.int64)}
+    return {}
 
 
 def between_tokens(weights: torch.Tensor, n: int) -> torch.Tensor:
@@ -492,7 +542,8 @@ def document(findings: list[Finding], left: list[str]) -> str:
         "",
         f"Every type of model in `transformers` {hf.__version__} that takes text, built as a tiny random folder and "
         "compared with eager `transformers`: the largest difference of weights in all layers with attention, alone and "
-        "in a padded batch, of logits, of a continuation (0 or 1), and of predictions after a head is cut.",
+        "in a padded batch, of the decoder of two halves (its own tokens, and those of the encoder), of logits, of a "
+        "continuation (0 or 1), and of predictions after a head is cut.",
         "The next to last column names the kinds of layers without softmax whose [exact matrix](hybrids.md) is shown, "
         "and says why that of others is not.",
         "`python -m tests.families.census` writes this file.",
@@ -507,8 +558,8 @@ def document(findings: list[Finding], left: list[str]) -> str:
     lines += [
         "",
         "| type | verdict | softmax | engine | layers with attention "
-        "| weights | padded | logits | continuation | cut | matrices without softmax | reason |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| weights | padded | decoder | logits | continuation | cut | matrices without softmax | reason |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
         *(finding.line() for finding in sorted(text, key=lambda finding: finding.model_type)),
     ]
     unbuilt = sorted(finding.model_type for finding in findings if finding.verdict == "not built")

@@ -16,7 +16,7 @@ from attnscope.checkpoints.families import native_family
 from attnscope.engines.protocol import EngineSettings, UncutRun
 from attnscope.engines.transformers.blocks import BlockRerunner, cache_argument, cannot_rerun, find_blocks
 from attnscope.engines.transformers.default_inputs import default_inputs
-from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, unsupported_attention
+from attnscope.engines.transformers.interface import AttentionCapture, StopForward, capturing, check_sizes
 from attnscope.engines.transformers.layer_lists import RunningLayers
 from attnscope.engines.transformers.loading import TransformersModel
 from attnscope.engines.transformers.mixing import watching_mixing
@@ -110,7 +110,7 @@ class TransformersEngine:
         def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
             if part != self.loaded.chosen:
                 return attended(inputs)
-            _check_sizes(inputs, sizes)
+            check_sizes(inputs, sizes)
             seen.add(inputs.layer)
             if longest[0] > self._described.get(inputs.layer, 0):
                 self._described[inputs.layer] = longest[0]
@@ -303,7 +303,7 @@ class TransformersEngine:
         def attend_for(part: str, inputs: AttentionInputs, hooks: AttentionHooks) -> tuple[Tensor, Mask | None]:
             if part != self.loaded.chosen:
                 return attended(inputs), None
-            _check_sizes(inputs, (len(inputs.q), n, n))
+            check_sizes(inputs, (len(inputs.q), n, n))
             inputs = self._masked(self._rescaled(inputs), pad)
             return _required(hooks.attend(inputs)), inputs.spec.mask
 
@@ -417,14 +417,6 @@ class TransformersContinuation:
         self._seen = 0 if self._cache is None else longer  # without a cache to hand on, the whole text runs again
         logits: Tensor = result.logits[0, -1].float()
         return logits
-
-
-def _check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:
-    """Refuse attention that is not between the tokens: texts, queries and keys are counted."""
-    texts, _, queries, _ = inputs.q.shape
-    n_keys = inputs.k.shape[2]
-    if (texts, queries, n_keys) != expected:
-        raise unsupported_attention(f"{queries} queries and {n_keys} keys, not one for each token,", inputs.layer)
 
 
 def _in_type(media: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -211,6 +211,8 @@ class AttentionCapture:
         scale = settings.pop("scaling", None)
         cap = settings.pop("softcap", None)
         sinks = settings.pop("s_aux", None)
+        if isinstance(of_queries := settings.pop("sinks", None), Tensor):  # (B, H, Q, 1)
+            sinks = of_queries[..., 0]
         position = settings.pop("position_bias", None)
         for name, value in settings.items():
             if isinstance(value, Tensor) and name not in _INERT:
@@ -312,8 +314,18 @@ def unsupported_attention(what: str, layer: int) -> AttnscopeError:
     return AttnscopeError(message, where=arg("model"), hint=REFUSED)
 
 
+def check_sizes(inputs: AttentionInputs, expected: tuple[int, ...]) -> None:
+    """Refuse attention that is not between the tokens: texts, queries and keys are counted."""
+    texts, _, queries, _ = inputs.q.shape
+    n_keys = inputs.k.shape[2]
+    if (texts, queries, n_keys) != expected:
+        raise unsupported_attention(f"{queries} queries and {n_keys} keys, not one for each token,", inputs.layer)
+
+
 # Modules that pass two sets of values with the same queries and keys, one after the other, as a first run has shown.
 CALLED_TWICE: WeakSet[nn.Module] = WeakSet()
+# Modules by which each token attends to what earlier layers gave for it, not to other tokens (Inkling 2).
+OVER_LAYERS: WeakSet[nn.Module] = WeakSet()
 # Models that were seen to compute attention by operators of their own.
 FOLLOWED: WeakSet[nn.Module] = WeakSet()
 # The attention that modules of borrowed models have otherwise. Entries stay: a call in another thread may end later.

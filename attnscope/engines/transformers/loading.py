@@ -16,7 +16,7 @@ from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
 from attnscope.checkpoints.folder import Folder, unused_notes
 from attnscope.engines.transformers.default_inputs import default_inputs, default_notes, defaults_of
 from attnscope.engines.transformers.followed import WEIGHS_TWICE
-from attnscope.engines.transformers.interface import NAME
+from attnscope.engines.transformers.interface import NAME, OVER_LAYERS
 from attnscope.engines.transformers.media import PIXELS, PatchLayout, find_layout, probe_pixels, vision_inputs
 from attnscope.engines.transformers.model_class import (
     ModelClass,
@@ -92,7 +92,7 @@ class TransformersModel:
             hint = f"remove {arg('part')}: the model has only one"
             raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=hint)
         if name in ("encoder", "decoder", "cross") and name not in part_names:
-            message = f"no attention was found in the part '{name}'"
+            message = f"no attention between tokens alone was found in the part '{name}'"
             raise UsageError(message, where=arg("part"), hint=f"use {' or '.join(part_names)}")
         if name not in part_names:
             raise UsageError(f"the model has no part '{name}'", where=arg("part"), hint=did_you_mean(name, part_names))
@@ -179,9 +179,10 @@ def inspect_model(model: Any, where: str | Path, notes: tuple[str, ...] = ()) ->
             parts = probe(model, tokens, where)
         except AttnscopeError:
             defaults = defaults_of(model)
-            if not defaults:
-                raise
-            parts = probe(model, tokens | default_inputs(model, defaults, tokens["input_ids"]), where)
+            # Funnel cannot halve the number of two tokens twice
+            longer = {name: ids.repeat(1, 4) for name, ids in tokens.items()}
+            tokens |= default_inputs(model, defaults, tokens["input_ids"]) if defaults else longer
+            parts = probe(model, tokens, where)
             notes += default_notes(defaults)
     return TransformersModel(
         model=model,
@@ -206,6 +207,8 @@ def _calling_notes(model: Any, parts: Mapping[str, ModelPart]) -> tuple[str, ...
         if count < len(part.layers):
             calls = f"{count} module{'s' * (count > 1)} attend{'s' * (count == 1)} {len(part.layers)} times"
             notes.append(f"{calls} in a pass: layers are numbered as they run")
+    if any(module in OVER_LAYERS for module in model.modules()):
+        notes.append("each token also attends to what earlier layers gave for it, which is not shown")
     if any(module in WEIGHS_TWICE for module in model.modules()):
         notes.append("its weights are applied to two sets of values, of which the last are shown")
     return tuple(notes)
@@ -220,7 +223,7 @@ def _table(model: Any, where: str | Path) -> tuple[int, int]:
         tables = [part.weight for name, part in embeddings if "position" not in name]
         weight = tables[0] if len(tables) == 1 and not model.config.is_encoder_decoder else None
     if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
-        message = f"'{model.config.model_type}' has no token embedding"
+        message = f"no table of token embeddings was found in '{model.config.model_type}'"
         raise AttnscopeError(message, where=where, hint="attnscope shows attention between the tokens of a text")
     return weight.shape[0], weight.shape[1]
 

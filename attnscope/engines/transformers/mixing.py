@@ -164,6 +164,27 @@ def _mlstm(
     )
 
 
+def _difference(module: Any, hidden: Tensor, rotation: tuple[Tensor, Tensor], output: Tensor) -> MixingInputs:
+    """Read differential attention: head h and the one half the heads further on are a pair (DiffLlama)."""
+    shape = (*hidden.shape[:2], -1, module.head_dim)
+    q, k, v = (_by_head(project(hidden).view(shape)) for project in (module.q_proj, module.k_proj, module.v_proj))
+    q, k = sys.modules[type(module).__module__].apply_rotary_pos_emb(q, k, *rotation)
+    k, v = (x.repeat_interleave(module.num_key_value_groups, 1) for x in (k, torch.cat(v.chunk(2, 1), -1)))
+    first, second = (
+        (getattr(module, f"lambda_q{n}") * getattr(module, f"lambda_k{n}")).float().sum().exp() for n in (1, 2)
+    )
+    return MixingInputs(
+        kind="differential",
+        q=torch.cat(q.chunk(2, 1), -1) * module.scaling,
+        k=torch.cat(k.chunk(2, 1), -1),
+        v=v,
+        log_decay=q.new_zeros(1, 1, 1, 1).expand(*v.shape[:3], 1),
+        delta=False,
+        subtracted=(first - second + module.lambda_init).expand(v.shape[1]),
+        output=_by_head(output),
+    )
+
+
 def _falcon_gate(module: Any, projected: Tensor) -> Tensor:
     return F.silu((projected * module.mup_vector)[..., : module.intermediate_size])
 
@@ -259,6 +280,8 @@ class _MixingCalls:
             case "RecurrentGemmaRecurrentBlock":
                 yield self._gate_hook(module.linear_y, module.act_fn)
                 yield self._output_hook(module, module.rg_lru, _gated_recurrence)
+            case "DiffLlamaAttention":
+                yield from self._difference_hooks(module)
             case "xLSTMLayer":
                 if module.config.weight_mode == "single":
                     yield self._gate_hook(module.ogate_preact, torch.sigmoid)
@@ -295,6 +318,21 @@ class _MixingCalls:
         self._read = []
         self._gate = None
         self._on_mixing(inputs)
+
+    def _difference_hooks(self, module: Any) -> Iterator[Any]:
+        """Listen to differential attention: what it is given, then what its norm takes."""
+        given: dict[str, Any] = {}
+
+        def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            given.update(kwargs, hidden_states=kwargs.get("hidden_states", *args[:1]))
+
+        def read(_norm: nn.Module, args: tuple[Tensor, ...]) -> None:
+            # in place of what it took while the module ran to show its values
+            self._read = [_difference(module, given["hidden_states"], given["position_embeddings"], args[0])]
+            self._caller = module
+
+        yield module.register_forward_pre_hook(in_this_thread(keep), with_kwargs=True)
+        yield module.groupnorm.register_forward_pre_hook(in_this_thread(read))
 
     def _lightning_hooks(self, module: Any) -> Iterator[Any]:
         """Listen to lightning attention, which is no function: its projection, its norm, then its gate."""

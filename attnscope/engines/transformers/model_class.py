@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg
@@ -18,6 +19,7 @@ from attnscope.request.media import MediaKind
 _COUNTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?(layer|expert|block)s?|(\w+_)?layers|depth")
 _MOST = 10_000
 TAKEN = "input_ids", "pixel_values", "input_features", "input_values"  # main inputs of models that can run
+_OTHERS_KEYS = "shared_kv_states"  # what drafting models take of another model, and have no cache for
 _FLOAT_TAG = "__float__"
 _SPECIAL_FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
@@ -53,9 +55,13 @@ def find_model_class(folder: Folder, media: MediaKind | None = None) -> ModelCla
         if (compares or media == "audio") and (found := _tower(model_class, config, tower)) is not None:
             return found
         takes = model_class.main_input_name  # what stands for a class that needs another package raises here
+        needs = signature(model_class.forward).parameters
     except (ImportError, ValueError) as e:
         reason = " ".join(str(e).split())[:200] or type(e).__name__
         raise AttnscopeError(f"transformers cannot import '{config.model_type}' ({reason})", where=where) from e
+    if _OTHERS_KEYS in needs and "cache" not in needs:
+        message = f"'{config.model_type}' reads keys and values of the model that it drafts for ({_OTHERS_KEYS})"
+        raise AttnscopeError(message, where=where, hint="attnscope shows models that read a text by themselves")
     if takes not in TAKEN:
         message = f"'{config.model_type}' takes {takes}, not text or pictures"
         raise AttnscopeError(message, where=where, hint="attnscope shows attention between tokens or patches")

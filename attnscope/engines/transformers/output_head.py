@@ -24,7 +24,8 @@ def head_class(plain: ModelClass) -> Any:
     decoder = type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING
     tied = decoder and plain.model.__name__ in class_names and getattr(config, "tie_word_embeddings", False)
     for model_class in _predicting(config):
-        if not class_names or tied or model_class.__name__ in class_names:
+        of_type = tied and model_class.config_class is type(config)  # ShieldGemma 2 wraps a model of another type
+        if not class_names or of_type or model_class.__name__ in class_names:
             return model_class
     return None
 

@@ -16,9 +16,11 @@ from attnscope.engines.transformers.interface import (
     CALLED_TWICE,
     FOLLOWED,
     NAME,
+    OVER_LAYERS,
     RELATIVE,
     AttentionCapture,
     capturing,
+    check_sizes,
     has_indexer,
     through_interface,
 )
@@ -74,9 +76,12 @@ class _Calls:
     paths: OutputPaths = field(default_factory=OutputPaths)  # from each to its output projection
 
 
+N_PROBED = 2  # tokens that a model is run on; more where it does not run on these
+
+
 def probe_tokens(model: Any, vocab_size: int) -> dict[str, Any]:
     """Return two tokens as a model takes them."""
-    ids = torch.full((1, 2), min(5, vocab_size - 1), device=model.device)
+    ids = torch.full((1, N_PROBED), min(5, vocab_size - 1), device=model.device)
     more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
 
@@ -115,6 +120,11 @@ def _run(
 
     def on_attention(part: str, module: nn.Module, inputs: AttentionInputs) -> Tensor:
         session = sessions[0]
+        if inputs.q.shape[1:3] == (n_tokens, 1) and through_interface(model):
+            OVER_LAYERS.add(module)
+            return attended(inputs)
+        if n_tokens > N_PROBED and part == "":
+            check_sizes(inputs, (len(inputs.q), n_tokens, n_tokens))
         calls = parts.setdefault(part, _Calls())
         calls.inputs.append(inputs)
         calls.listed.append(running.item)
@@ -132,6 +142,7 @@ def _run(
         if running.item is not None:
             running.mixing[running.item] = MixingLayer(inputs.kind, inputs.n_heads, inputs.k.shape[-1])
 
+    n_tokens = inputs["input_ids"].shape[1] if "input_ids" in inputs else 0
     more: dict[str, Any] = {}
     if "use_cache" in inspect.signature(model.forward).parameters:
         more["use_cache"] = False
@@ -143,7 +154,7 @@ def _run(
     except AttnscopeError:
         raise
     except Exception as e:  # every language model accepts two tokens
-        message = f"transformers cannot run it on two tokens ({first_line(e)})"
+        message = f"transformers cannot run it on tokens alone ({first_line(e)})"
         hint = f"attnscope finds layers and heads by a run on a text alone; {OTHERWISE}"
         raise AttnscopeError(message, where=where, hint=hint) from e
     finally:

@@ -88,8 +88,9 @@ def _scaled(layer: LayerStages) -> Tensor:
 
 def _softmax(layer: LayerStages) -> Tensor:
     masked = layer.stages["masked"].double()
-    if layer.inputs.spec.sinks is not None:
-        sink = layer.inputs.spec.sinks.double()[None, :, None, None].expand(*masked.shape[:3], 1)
+    sinks = layer.inputs.spec.sink_logits()
+    if sinks is not None:
+        sink = sinks.double()[..., None].expand(*masked.shape[:3], 1)
         expected = torch.cat((masked, sink), -1).softmax(-1)[..., :-1]
     else:
         expected = masked.softmax(-1)
@@ -115,8 +116,9 @@ def sdpa_difference(layer: LayerStages) -> Tensor:
     if spec.bias is not None:
         added = added + spec.bias(*_positions(layer))
     added = added.masked_fill(~_allowed_keys(layer), -torch.inf)
-    if spec.sinks is not None:
-        added = torch.cat((added, spec.sinks.float()[None, :, None, None].expand(*added.shape[:3], 1)), -1)
+    sinks = spec.sink_logits()
+    if sinks is not None:
+        added = torch.cat((added, sinks[..., None].expand(*added.shape[:3], 1)), -1)
         k, v = (F.pad(x, (0, 0, 0, 1)) for x in (k, v))
     reference = F.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=spec.scale)
     return largest_difference(layer.stages["output"], reference.masked_fill(layer.fully_masked[..., None], 0.0))

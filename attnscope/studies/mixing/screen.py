@@ -54,9 +54,11 @@ _FORMULAS = {
     "rg-lru": "M = tril(Γ) w",
     "mlstm": "M = tril(QKᵀ⊙Γ) eⁱ, each row divided by max(|its sum|, 1)",
     "lightning": "M = tril(QKᵀ⊙Γ)",
+    "differential": "M = α − λα′, the weights of head h and of the one half the heads further on",
 }
 # what stands beside the decayed products of a row
-_RESTS = {"gated delta": "delta rule", "kimi delta": "delta rule", "mamba": "skip", "mamba-1": "skip"}
+_RESTS = {"gated delta": "delta rule", "kimi delta": "delta rule", "mamba": "skip", "mamba-1": "skip",
+          "differential": "−λα′"}  # fmt: skip
 _MOST_OF_LAYER = 3  # heads that are drawn one below another
 SHARE = "share of |M|"  # name of the numbers of thumbnails and maps
 
@@ -185,7 +187,8 @@ def _one_row(text: TextReport, mixing: Mixing, row: Array, unit: int, settings: 
         columns.append(Column("|M|·‖v‖", column_texts(contributions, settings.precision)))
     largest = float(np.abs(row).max()) or 1.0
     bars = [*(row[listed] / largest).tolist(), *[None] * (others.size > 0)]
-    sums = f"; M = {' + '.join(parts)}" if parts else ""
+    said = mixing.kinds[unit] == "differential"  # by its formula
+    sums = f"; M = {' + '.join(parts)}" if parts and not said else ""
     formula = ours(f"{_FORMULAS[mixing.kinds[unit]]}{sums}; share: of all |M| of the row")
     which = f"the {LISTED} keys with the largest |M|; {settings.named('--key', 'key')} selects others"
     queries = token_axis("query", text.tokens, text.queries)
@@ -265,7 +268,8 @@ def _parts(mixing: Mixing, row: Array, unit: int) -> dict[str, Array]:
     if mixing.direct is None or rest is None:
         return {}
     direct = mixing.direct[unit, 0]
-    return {f"q·k Γ {WRITES[mixing.kinds[unit]]}": direct, rest: row - direct}
+    write = WRITES.get(mixing.kinds[unit])
+    return {"α" if write is None else f"q·k Γ {write}": direct, rest: row - direct}
 
 
 def _with_others(values: Array, listed: Sequence[int], others: Array) -> list[float]:
@@ -297,6 +301,9 @@ def _rows(text: TextReport, mixing: Mixing, unit: int, settings: DisplaySettings
     write = WRITES.get(mixing.kinds[unit])
     meaning = _MEANING + (_WRITTEN[write] if write else "")
     columns = [_column("half-life", mixing.half_life[unit], settings, none="∞")]
+    if mixing.kinds[unit] == "differential":
+        meaning = "λ: 1 − Σ M"
+        columns = [_column("λ", 1 - mixing.row_sum[unit], settings)]
     if write is not None:
         columns.append(_column(write, mixing.write[unit], settings))
     if mixing.gate is not None and np.isfinite(mixing.gate[unit]).any():

@@ -7,6 +7,7 @@ import transformers as hf
 
 import attnscope
 from attnscope.base.errors import UsageError
+from attnscope.cli import main
 from tests.helpers import hybrids
 
 TEXT = "the bank by the river was old"
@@ -87,3 +88,55 @@ def test_predictions_generation_and_cuts(model, folder):
 def test_projected_is_refused(folder):
     with pytest.raises(UsageError, match="the outputs of two heads are subtracted in front of the output projection"):
         attnscope.inspect(TEXT, model=folder, by="projected")
+
+
+def test_the_difference_of_a_pair_is_what_the_model_normalizes(model, folder, monkeypatch):
+    taken = []
+    handles = [
+        layer.self_attn.groupnorm.register_forward_pre_hook(lambda _, args: taken.append(args[0]))
+        for layer in model.model.layers
+    ]
+    eager = outputs(model, monkeypatch)
+    for handle in handles:
+        handle.remove()
+    mixing = attnscope.inspect(TEXT, model=folder, measure="mixing", layer="all", head="all").data.texts[0].mixing
+    assert [(unit.layer, unit.head) for unit in mixing.units] == [(n, h) for n in range(3) for h in range(2)]
+    for (n, h), matrix in zip(mixing.units, mixing.matrix, strict=True):
+        weights, output = eager[n]
+        attention = model.model.layers[n].self_attn
+        first, second = (
+            np.exp(float(getattr(attention, f"lambda_q{i}").detach() @ getattr(attention, f"lambda_k{i}").detach()))
+            for i in (1, 2)
+        )
+        factor = first - second + 0.8 - 0.6 * np.exp(-0.3 * n)
+        np.testing.assert_allclose(matrix, weights[h] - factor * weights[h + 2], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(output[h] - factor * output[h + 2], taken[n][0, :, h].numpy(), rtol=0, atol=1e-5)
+
+
+def test_a_row_shows_both_weights_and_their_difference(folder, capsys):
+    assert (
+        main(["run", TEXT, "--model", folder, "--measure", "mixing", "--layer", "1", "--head", "1", "--query", "river"])
+        == 0
+    )
+    screen = capsys.readouterr().out
+    assert "M = α − λα′" in screen and "half-life" not in screen
+    mixing = (
+        attnscope.inspect(TEXT, model=folder, measure="mixing", layer=1, head=1, query="river").data.texts[0].mixing
+    )
+    first, second = (
+        attnscope.inspect(TEXT, model=folder, layer=1, head=h, stages=("weights",)).data.texts[0].heads[0]
+        for h in (1, 3)
+    )
+    np.testing.assert_allclose(mixing.direct[0, 0], first.stages["weights"][4][: mixing.direct.shape[-1]], atol=1e-5)
+    rest = mixing.direct[0, 0] - mixing.matrix[0, 0]
+    expected = (1 - mixing.row_sum[0, 0]) * second.stages["weights"][4]
+    np.testing.assert_allclose(rest, expected[: len(rest)], atol=1e-5)
+    e = attnscope.explain(TEXT, model=folder, layer=1, head=1, query="river", top=8).data
+    norms = dict(zip(e.keys, np.linalg.norm(e.value_vectors, axis=-1), strict=True))
+    for key, value, share in zip(mixing.keys[0, 0], mixing.value[0, 0], mixing.mixing[0, 0], strict=True):
+        assert key < 0 or value == pytest.approx(abs(share) * norms[key], rel=1e-4)
+
+
+def test_rollout_through_differences_is_refused(folder):
+    with pytest.raises(UsageError, match="layer 0"):
+        attnscope.inspect(TEXT, model=folder, measure="rollout")

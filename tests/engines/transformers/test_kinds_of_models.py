@@ -27,7 +27,7 @@ def test_every_number_is_that_of_eager_transformers(model_type: str) -> None:
     ("model_type", "note"),
     [
         ("xmod", "lang_ids: zeros, since the model needs it and a text has none"),
-        ("llama4", "the text model 'language_model' is shown alone: transformers cannot run it on two tokens"),
+        ("llama4", "the text model 'language_model' is shown alone: transformers cannot run it on tokens alone"),
         ("hrm_text", "modules attend 32 times in a pass: layers are numbered as they run"),
         ("lilt", "its weights are applied to two sets of values, of which the last are shown"),
     ],

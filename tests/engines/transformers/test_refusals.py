@@ -16,7 +16,7 @@ from transformers import AutoModel, LlamaModel
 from attnscope.base.errors import AttnscopeError, UsageError
 from attnscope.cli import main
 from attnscope.engines.transformers import interface
-from tests.families.census import small_config
+from tests.families.census import build, small_config, text_class
 from tests.helpers.architectures import NO_TABLE, write_tokenizer
 from tests.helpers.transformers_runs import SOURCE, run
 
@@ -88,7 +88,22 @@ def test_a_vision_model_without_a_picture(folders):
 
 @pytest.mark.parametrize("name", NO_TABLE)
 def test_models_that_embed_no_tokens_or_several_kinds_of_them(folders, name):
-    assert f"'{name}' has no token embedding; attnscope shows attention between" in refused(folders(name))
+    expected = f"no table of token embeddings was found in '{name}'; attnscope shows attention between"
+    assert expected in refused(folders(name))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "expected"),
+    [
+        ("gemma4_unified_assistant", "reads keys and values of the model that it drafts for (shared_kv_states)"),
+        ("funnel", "passes 4 queries and 8 keys, not one for each token"),
+    ],
+)
+def test_the_reason_is_of_the_model_and_not_of_our_probe(tmp_path, model_type, expected):
+    kind = text_class(transformers.CONFIG_MAPPING[model_type])
+    build(model_type, kind).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    assert expected in refused(tmp_path, texts=("the bank by the river was old",))
 
 
 def test_a_family_of_neither_says_how_to_see_it(folders):
