@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
+import numpy as np
 
 from attnscope.findings.arrays import Floats, Matrix, along
 from attnscope.findings.axes import faults
@@ -124,6 +125,23 @@ class HeadChange(msgspec.Struct, frozen=True):
         """Return the numbers of aligned rows and columns."""
         return {"pair": 2, "query": len(self.queries), "key": len(self.keys)}
 
+    @property
+    def largest_change(self) -> float:
+        """Largest share of a row's weight that moved; NaN if none is known."""
+        known_changes = self.total_variation[~np.isnan(self.total_variation)]
+        return float(known_changes.max()) if known_changes.size else float("nan")
+
+    @property
+    def share_moved(self) -> float:
+        """Largest total variation of a row; of a map the share of all weight that moved; NaN if unknown.
+
+        A mean over rows would count those that cannot differ, such as the rows before the first token that does.
+        """
+        if self.mass is not None:
+            first_mass, second_mass = self.mass.astype(np.float64)
+            return float(np.abs(second_mass - first_mass).sum() / 2 / max(first_mass.sum(), 1e-30))
+        return self.largest_change
+
     def side_faults(self, texts: Sequence[TextReport]) -> Iterator[tuple[str, str]]:
         """Yield contradictions with the texts of the two compared sides."""
         for side, (name, text) in enumerate(zip(("first", "second"), texts, strict=True)):
@@ -148,6 +166,14 @@ class Change(msgspec.Struct, frozen=True):
 
     side: int
     heads: list[HeadChange]
+
+    def most_moved(self, count: int) -> list[HeadChange]:
+        """Return the heads in which most weight moved, the first of them first; all in their order if they are few."""
+        if len(self.heads) <= count:
+            return self.heads
+        moved = np.array([head.share_moved for head in self.heads])
+        order = np.argsort(-np.nan_to_num(moved, nan=-1.0), kind="stable")[:count]
+        return [self.heads[n] for n in order]
 
 
 class StageVerdict(msgspec.Struct, frozen=True):

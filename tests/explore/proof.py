@@ -16,6 +16,7 @@ from textual import events
 
 from attnscope.findings.tokens import group_words
 from attnscope.views.explore.app import ExploreApp
+from attnscope.views.explore.head_panel import ROW_LENS
 from attnscope.views.explore.ink import steps
 from attnscope.views.walk.keys import ACTIONS
 
@@ -178,7 +179,7 @@ class Checker:
         values = self.true().values.get(self.key()) if scene.unit == "tokens" else None
         order = np.sort(weights[np.isfinite(weights)])[::-1]
         shown = []
-        for line in lines:
+        for line in self._one_column(lines):
             if found := re.match(rf"← (\d+) .*? (\d\.\d{{3}}) +({NUMBER})? *$", line):
                 key = scene.sources.positions.index(int(found[1]))
                 self.equal(found[2], weights[key], "contributor")
@@ -204,8 +205,17 @@ class Checker:
                 if not line.lstrip().startswith("←"):
                     self.equal(text, expected, name, 2e-4)
         assert np.allclose(shown, order[: len(shown)], atol=2e-3 if self.truth.rounded else 1e-6), (shown, order[:8])
-        joined = re.sub(r"\s+", " ", " ".join(line.rstrip() for line in lines))
+        joined = re.sub(r"\s+", " ", " ".join(line.rstrip() for line in self._one_column(lines)))
         self._arithmetic(joined)
+
+    def _one_column(self, lines):
+        """The lines of the row's sources, and below them what stands beside them where the panel is wide."""
+        pane = self.app.panes["row"]
+        width = pane.size.width - 2 * self.app._is_framed(*pane.size)
+        if width < 76 or not lines:
+            return lines
+        right = width - width // 2
+        return [lines[0], *(line[:right] for line in lines[1:]), *(line[right:] for line in lines[1:])]
 
     def _arithmetic(self, text):
         state = self.app.state
@@ -290,7 +300,11 @@ class Checker:
 
     def _heads(self, lines):
         state, panel = self.app.state, self.app._panels["heads"]
-        if not lines or panel._last is None or state.place.display not in ("entropy", "self", "first"):
+        if not lines or panel._last is None:
+            return
+        if panel._display(state, panel.width, panel.height) == ROW_LENS and state.place.unit == "tokens":
+            self._strongest(lines)
+        if state.place.display not in ("entropy", "self", "first"):
             return
         layers, heads, label, wide, tall = panel._last
         scene = state.scene
@@ -302,7 +316,7 @@ class Checker:
             for m, head in enumerate(heads):
                 place = (state.place.spot.text, state.place.spot.mask, layer, head)
                 text = cells_at(line, label + m * wide, wide - 1).strip()
-                if not text or place not in self.truth.weights:
+                if not text or place not in self.truth.weights or "cut" in state.marks(layer, head):
                     continue
                 weights = self.true().weights[place]
                 rows = {
@@ -314,6 +328,30 @@ class Checker:
                 }[state.place.display]
                 known = weights.sum(1) > 0 if state.place.display == "entropy" else True  # of a row without keys: none
                 self.equal(text, rows[counted & known].mean(), state.place.display, 2e-4)
+
+    def _strongest(self, lines):
+        """Compare the largest weight of the row past sinks and the token itself, of every head."""
+        state, panel = self.app.state, self.app._panels["heads"]
+        layers, heads, label, wide, tall = panel._last
+        keys, query = state.scene.keys, state.place.spot.query
+        others = [
+            n
+            for n, position in enumerate(keys.positions)
+            if position not in (0, state.scene.queries.positions[query]) and not keys.special[n]
+        ]
+        for n, layer in enumerate(layers):
+            for m, head in enumerate(heads):
+                place = (state.place.spot.text, state.place.spot.mask, layer, head)
+                text = cells_at(lines[2 + n * tall], label + m * wide, wide - 1).strip()
+                if "cut" in state.marks(layer, head) or place not in self.truth.weights or text == "?":
+                    continue
+                largest = self.true().weights[place][query, others].max(initial=0.0)
+                unit = 100 if ", %" in lines[0] or wide <= 3 else 1
+                if self.truth.kept is not None and not text:
+                    continue  # it is not among the sources that were saved
+                shown = min(largest, 0.99 if unit == 100 else 1)
+                self.numbers += 1
+                assert abs((float(text) if text else 0.0) / unit - shown) < 0.0051, (place, query, text, largest)
 
 
 def truth_of(*reports, rounded=None, kept=None, without=None):

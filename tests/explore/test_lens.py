@@ -110,8 +110,51 @@ def test_what_heads_show_is_a_menu_with_words(report):
     from attnscope.views.explore.overlays import displays_of
 
     numbers = {number.name.replace("_", " "): number for number in app.state.scene.numbers}
-    shown = [name for name, _, _ in displays_of(app)]
+    shown = [name for _, name, _ in displays_of(app)]
     assert shown[:3] == ["thumbnails", "lens", "roles"]
     for name, number in numbers.items():
         assert (name in shown) == (np.ptp(number.values) > 1e-4)
     assert len(shown) < 3 + len(numbers)  # shares within 16 tokens are 1 in a text of eight
+
+
+def test_small_thumbnails_give_way_to_the_strongest_source_of_the_row(smollm2):
+    text = "The animal did not cross the street because it was too"
+    found = attnscope.inspect(text, model=str(smollm2), layer="all", head="all", stages="weights").data
+    app, shown = walk(found, "g", *["down"] * 8)
+    assert app.state.place.display == "thumbnails" and app.state.place.spot.query == 8
+    title, _, *lines = shown["heads"]
+    assert "30 × 9" in title and "it ← its" in title
+    # past the first token and "it" itself
+    expected = np.array([head.stages["weights"][8, 1:8].max() for head in found.texts[0].heads]).reshape(30, 9)
+    for layer in range(30):
+        (line,) = (line for line in lines if re.match(rf"\W?L{layer} ", line))
+        for head in range(9):
+            number = line[5 + 3 * head : 7 + 3 * head].strip()
+            assert int(number or 0) == pytest.approx(min(100 * expected[layer, head], 99), abs=0.51)
+    best = np.unravel_index(expected.argmax(), expected.shape)
+    assert f"strongest: L{best[0]}H{best[1]} because {expected.max():.2f}" in " ".join(" ".join(lines).split())
+
+
+def test_cut_and_pinned_heads_are_marked_where_all_heads_are():
+    from tests.explore.test_live import live
+    from tests.explore.test_live import walk as walk_live
+
+    async def act(app, press, _pilot):
+        await press("1", "x", "c", "right")
+        return app.state.place.spot, lines_of(app, "heads", True)
+
+    spot, lines = walk_live(act, live())
+    (line,) = (line for line in lines if re.match(rf"\W*L{spot.layer} ", line))
+    assert line.count("×") == 1 and line.count("•") == 1 and line.count("◂") == 1
+    assert line.index("×") < line.index("•") < line.index("◂")
+    assert any("× cut; • pinned" in line for line in lines)
+
+
+def test_typing_a_token_finds_it_at_once_and_escape_goes_back(report):
+    app, _ = walk(report, "g", "/", "r", "i")
+    assert report.texts[0].tokens[app.state.place.spot.query].text.strip() == "river"
+    app, _ = walk(report, "g", "/", "r", "i", "escape")
+    assert app.state.place.spot.query == 0 and not app.state.place.history
+    # what was searched before is not typed again
+    app, _ = walk(report, "g", "/", *"river", "enter", "/", *"sat", "enter")
+    assert report.texts[0].tokens[app.state.place.spot.query].text.strip() == "sat"

@@ -71,7 +71,7 @@ def test_cuts_show_the_predictions_of_ablate(panel):
         return cut, shown
 
     named = {"layer": IndexSelection.of([2]), "head": IndexSelection.of([1])} if panel == "1" else {}
-    cut, shown = walk(act, live(**named))
+    cut, shown = walk(act, live(**named), size=(120, 60))
     assert (": 4←" in cut) == (panel == "2")
     tokens = attnscope.ablate(TEXT, cut=cut).data.effects[0].predictions[0].tokens
     assert len(shown) == len(tokens) >= 5

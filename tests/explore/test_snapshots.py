@@ -48,10 +48,15 @@ def test_screens_are_as_reviewed(name, size):
     assert "\n".join(lines) + "\n" == path.read_text()
 
 
-def test_the_recording_shows_what_the_application_shows():
+@pytest.mark.exhaustive
+def test_the_recording_shows_what_the_application_shows(smollm2, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "SmolLM2.gguf").symlink_to(smollm2)
     picture = recording.picture(asyncio.run(recording.frames()))
     path = DOCS / "explore.svg"
     if REWRITE:
         path.write_text(picture)
     shown, kept = (re.findall(r"<text[^>]*>([^<]*)</text>", each) for each in (picture, path.read_text()))
     assert shown == kept and len(shown) > 300
+    # the head, and what the model says without it
+    assert {"strongest: 1 L13H8 0.70 · 2 L3H8", "cut L13H8"} <= set(shown)

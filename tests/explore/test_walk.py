@@ -113,6 +113,22 @@ def test_sides_of_a_comparison_are_masks_and_differ_as_the_comparison_says():
     assert np.isnan(masked[0, 1:]).all() and np.isfinite(masked[:, 0]).all()
 
 
+def test_a_saved_comparison_opens_on_its_difference_in_the_head_that_moves_most():
+    compared = attnscope.compare(TEXT, layer="all", head="all").data
+    walk = WalkState(comparison_source(compared))
+    walk.settle()
+    place = walk.place
+    sides = [np.stack([head.stages["weights"] for head in side.report.texts[0].heads]) for side in compared.sides]
+    moved = (np.abs(sides[1].astype(float) - sides[0]).sum(-1) / 2).max(-1)
+    layer, head = divmod(int(moved.argmax()), 4)
+    assert (place.spot.layer, place.spot.head, place.spot.mask) == (layer, head, 1)
+    assert (place.pinned.layer, place.pinned.head, place.pinned.mask) == (layer, head, 0)
+    expected = sides[1][4 * layer + head].astype(float) - sides[0][4 * layer + head]
+    shown = walk.drawn.stages["difference"]
+    known = np.isfinite(shown)
+    assert walk.drawn_stage == "difference" and np.allclose(shown[known], expected[known], atol=1e-7)
+
+
 def test_a_label_is_never_that_of_two_sides():
     assert distinct(["a", "b", "a", "a"]) == ["a", "b", "a (2)", "a (3)"]
 

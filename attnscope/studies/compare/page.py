@@ -12,9 +12,7 @@ from attnscope.findings.compare import Comparison
 from attnscope.findings.heads import HeadRef
 from attnscope.studies.compare.screen import (
     both_axis,
-    most_moved,
     present_comparison,
-    share_moved,
     shown_columns,
     with_short_labels,
 )
@@ -35,7 +33,7 @@ def present_page(comparison: Comparison, settings: DisplaySettings) -> Iterator[
     if not all(text.heads for side in comparison.sides for text in side.report.texts):
         yield from present_comparison(comparison, settings)
         return
-    best = [most_moved(change, 1)[0] for change in comparison.changes]
+    best = [change.most_moved(1)[0] for change in comparison.changes]
     changes = [replace(change, heads=[head]) for change, head in zip(comparison.changes, best, strict=True)]
     from attnscope.views.page.walk import Walk
 
@@ -65,7 +63,7 @@ def _walk(comparison: Comparison, first_head: HeadRef, roles: Sequence[RoleRecor
     values = np.full((len(layers), len(heads)), np.nan, dtype=np.float32)
     for change in comparison.changes[0].heads:
         if change.text == 0 and change.first in places:
-            values[places[change.first]] = share_moved(change)
+            values[places[change.first]] = change.share_moved
     meaning = f"Largest share of a row's weight that moved from {comparison.sides[0].label} to another side."
     head_number = HeadNumber("moved", meaning, values)
     measured = [recorders.of_texts(len(source.texts)) for recorders in roles]

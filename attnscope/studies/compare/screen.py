@@ -94,10 +94,10 @@ def present_comparison(
     for change in comparison.changes:
         sides = comparison.sides[0], comparison.sides[change.side]
         count = 0 if settings.summary else 1 if _is_of_all_heads(comparison) else _PRINTED
-        shown_heads = most_moved(change, count)
+        shown_heads = change.most_moved(count)
         if len(shown_heads) < len(change.heads):
             yield from _moved(sides, change, len(shown_heads), settings)
-            if all(_largest_change(head) == 0 for head in change.heads):
+            if all(head.largest_change == 0 for head in change.heads):
                 continue
         printed += shown_heads
         for head in shown_heads:
@@ -145,25 +145,16 @@ def _is_of_all_heads(comparison: Comparison) -> bool:
     return not selected and comparison.axis not in _NUMBERED
 
 
-def most_moved(change: Change, count: int) -> list[HeadChange]:
-    """Return the heads to print: all, or those in which most weight moved."""
-    moved = np.array([share_moved(head) for head in change.heads])
-    if len(moved) <= count:
-        return change.heads
-    order = np.argsort(-np.nan_to_num(moved, nan=-1.0), kind="stable")[:count]
-    return [change.heads[n] for n in order]
-
-
 def _moved(sides: tuple[Side, Side], change: Change, shown_count: int, settings: DisplaySettings) -> Iterator[ViewPart]:
     """Present how much weight moved in every head.
 
     The grid has the second side's layers and heads; with several texts, it shows the mean. If it would show zeros, one
     line replaces it.
     """
-    shares = np.array([share_moved(head) for head in change.heads])
+    shares = np.array([head.share_moved for head in change.heads])
     if np.isnan(shares).all():
         return
-    largest = max(_largest_change(head) for head in change.heads)
+    largest = max(head.largest_change for head in change.heads)
     yield GAP
     if (shares < _VISIBLE).all() and not np.isnan(largest):
         heads = len({head.first for head in change.heads})
@@ -194,24 +185,13 @@ def _mean_shares(change: Change, provenance: Provenance) -> Matrix:
     """Return the share of weight that moved in every head of a model, (layers, heads), averaged over texts."""
     total, count = np.zeros((2, provenance.n_layers, provenance.n_heads))
     for head in change.heads:
-        share = share_moved(head)
+        share = head.share_moved
         layer, head_index = head.second
         if isinstance(layer, int) and isinstance(head_index, int) and not np.isnan(share):
             total[layer, head_index] += share
             count[layer, head_index] += 1
     with np.errstate(invalid="ignore"):
         return (total / count).astype(np.float32)
-
-
-def share_moved(head: HeadChange) -> float:
-    """Return the largest total variation of a row; of a map the share of all weight that moved; NaN if unknown.
-
-    A mean over rows would count those that cannot differ, such as the rows before the first token that does.
-    """
-    if head.mass is not None:
-        first_mass, second_mass = head.mass.astype(np.float64)
-        return float(np.abs(second_mass - first_mass).sum() / 2 / max(first_mass.sum(), 1e-30))
-    return _largest_change(head)
 
 
 def _verdict(comparison: Comparison) -> Iterator[ViewPart]:
@@ -333,7 +313,7 @@ class _ShownHead:
             return
         columns = shown_columns(self.reports, head)
         if len(head.queries) == 1 and not self.heat:
-            if _largest_change(head) != 0:
+            if head.largest_change != 0:
                 show_all = None if "key" in self.named else f"{settings.named('--key', 'key')} 0:{len(columns)}"
                 panels = self._both(columns)
                 yield from row_changes(panels, self._difference(columns), columns, show_all)
@@ -353,7 +333,7 @@ class _ShownHead:
 
         `few`: those of `query` and `key` of which only the ones are shown where most moves.
         """
-        if few and _largest_change(self.head) == 0:  # there are no rows where most moves
+        if few and self.head.largest_change == 0:  # there are no rows where most moves
             yield from self._moves()
             return
         shown_head = self
@@ -455,7 +435,7 @@ class _ShownHead:
         """Present how much weight moved for each token, from where to where, and which contributors are new."""
         head = self.head
         if not _is_visible(head):
-            largest = _largest_change(head)
+            largest = head.largest_change
             change = (
                 f"at most {largest:.1g} of a row's weight" if largest else "nothing: both sides have the same weights"
             )
@@ -525,7 +505,7 @@ def _moved_sources(sources: Sequence[Token], head: HeadChange, sides: tuple[Side
     first_mass, second_mass = head.mass.astype(np.float64)
     change = second_mass - first_mass
     order = [int(key) for key in np.argsort(-np.abs(change), kind="stable")[:HEAVIEST] if change[key]]
-    caption = f"  {100 * share_moved(head):.0f} % of all weight; sources whose total weight changes most:"
+    caption = f"  {100 * head.share_moved:.0f} % of all weight; sources whose total weight changes most:"
     yield paragraph((Span("what moved", "bold"), Span(caption, "dim")))
     if order:
         columns = [
@@ -609,15 +589,9 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[Spans]]) -> Table:
     return Table("query", columns, labels=labels, indent=0)
 
 
-def _largest_change(head: HeadChange) -> float:
-    """Return the largest share of a row's weight that moved; NaN if none is known."""
-    known_changes = head.total_variation[~np.isnan(head.total_variation)]
-    return float(known_changes.max()) if known_changes.size else float("nan")
-
-
 def _is_visible(head: HeadChange) -> bool:
     """Tell whether the moved weight is not 0 at two decimals, or is unknown."""
-    return head.partial is not None or not _largest_change(head) < _VISIBLE
+    return head.partial is not None or not head.largest_change < _VISIBLE
 
 
 def _side_of_move(text: TextReport, position: int, amount: float, sign: str) -> Spans:

@@ -36,7 +36,7 @@ from attnscope.studies.explore.scenes import (
 )
 from attnscope.studies.explore.units import TextUnits, UnitSource, of_tokens, text_units
 from attnscope.views.spans import Span, token_span
-from attnscope.views.walk.scene import STAGES, WALKED, Forecast, Number, Progress, Scene, Variant, WalkHead
+from attnscope.views.walk.scene import STAGES, WALKED, Draw, Forecast, Number, Progress, Scene, Variant, WalkHead
 
 MASKS = ("own", "causal", "bidirectional", "window:4")
 _WHOLE = 512  # tokens up to which all heads are computed with all stages, if that fits into memory
@@ -44,6 +44,8 @@ _RANKS = 5  # sources that are listed of every row
 _RUNS = 128  # rows and columns of the map of a long text
 _CELLS = 1 << 20  # cells of a head up to which it is computed as a whole
 _MEASURED = "Measured on built-in texts and on random tokens."  # roles
+# What cuts do where their kind in findings.ablation says too little.
+_HOW = {"zero": "cut to 0"}
 _SHARE = 4  # what is kept may take this part of the free memory
 
 Opener = Callable[[Sequence[TextInput], Progress], AbstractContextManager[Session]]
@@ -302,11 +304,10 @@ class LiveSource(UnitSource):
         survey = self._survey
         return replace(scene, roles=head_roles(survey.roles, survey.main, _MEASURED, (scene.layers, scene.heads)))
 
-    def explain(self, variant: Variant, layer: int, head: int, query: int, width: int, progress: Progress) -> str:
+    def explain(self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress) -> str:
         """Explain a row step by step."""
         from attnscope.studies.explain.run import explain
         from attnscope.studies.present import present
-        from attnscope.views.terminal import as_text
 
         scene = self.scene(variant)
         assert scene is not None
@@ -319,7 +320,7 @@ class LiveSource(UnitSource):
         run = self._config(variant, (layer, head), query=row, key=None, window=16, top=3)
         with self.opener(run.texts, progress) as session:
             explanation = explain(run, session.progress, session)
-        return as_text(present(explanation, precision=4, options=False), width)
+        return draw(present(explanation, precision=4, options=False))
 
     def report(self, variant: Variant, layer: int, head: int, progress: Progress) -> Report:
         """Return the report of a head, with all stages."""
@@ -382,7 +383,7 @@ def cut_forecasts(ablation: Ablation) -> list[Forecast]:
                 [Span(token.text, "", "token") for token in tokens],
                 [token.after for token in tokens],
                 before=[token.before for token in tokens],
-                note=f"KL(before ‖ after) {change.kl:.3g} bits; {effect.how}",
+                note=f"changes by {change.kl:.3g} bits (KL), {_HOW.get(effect.how, effect.how)}",
             )
         )
     if forecasts:
@@ -391,6 +392,7 @@ def cut_forecasts(ablation: Ablation) -> list[Forecast]:
         share = effect.change.astype(np.float64) / ablation.norms
     order = np.argsort(-np.nan_to_num(share))[:_RANKS].tolist()
     names = [token_span(ablation.tokens, position) for position in order]
-    note = f"‖change‖ / ‖state‖ of the final hidden states, since the model makes no predictions; {effect.how}"
+    how = _HOW.get(effect.how, effect.how)
+    note = f"‖change‖ / ‖state‖ of the final hidden states, since the model makes no predictions, {how}"
     changes = [float(share[position]) for position in order]
     return [Forecast((Span("of hidden states"),), names, changes, note=note, is_change=True)]

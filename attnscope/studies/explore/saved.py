@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from functools import cache, partial
 
 from msgspec.structs import replace
 
 from attnscope.base.errors import AttnscopeError
 from attnscope.findings.compare import Comparison
+from attnscope.findings.heads import HeadRef
 from attnscope.findings.run import Report, TextReport
 from attnscope.studies.explore.scenes import head_axes, text_scene, walk_head
 from attnscope.studies.explore.units import TextUnits, UnitSource, text_units
@@ -45,6 +47,7 @@ class SavedSource(UnitSource):
     saved: Mapping[tuple[int, int], SavedText]  # texts by number of the text and of the mask
     # makes a report of one text, side, layer and head, by index; None if there is none
     report_of: Callable[[int, int, int, int], Report] | None = None
+    compared: bool = False
 
     def token_scene(self, variant: Variant) -> Scene | None:
         """Return a scene of tokens; None if these findings do not have the text under this mask."""
@@ -80,9 +83,24 @@ def report_source(report: Report) -> SavedSource:
 
 
 def comparison_source(comparison: Comparison) -> SavedSource:
-    """Return a walk through the sides of a comparison; each is a mask of the walk."""
+    """Return a walk through the sides of a comparison; each is a mask of the walk.
+
+    It begins at the head that moves most.
+    """
     labels = distinct(side.label for side in comparison.sides)
-    return _source([side.report for side in comparison.sides], labels)
+    source = _source([side.report for side in comparison.sides], labels)
+    best = [comparison.changes[0].most_moved(1)[0], *(change.most_moved(1)[0] for change in comparison.changes)]
+    saved = {}
+    for (n, side), text in source.saved.items():
+        head = best[side].second if side else best[side].first
+        saved[n, side] = SavedText(partial(_begun_at, text, head), text.heads, text.units)
+    return dataclass_replace(source, saved=saved, compared=len(labels) > 1)
+
+
+def _begun_at(text: SavedText, head: HeadRef) -> Scene:
+    scene = text.scene()
+    place = scene.layers.index(head.layer), scene.heads.index(head.head)
+    return dataclass_replace(scene, first=place)
 
 
 def _source(reports: Sequence[Report], masks: Sequence[str]) -> SavedSource:

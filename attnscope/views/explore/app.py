@@ -46,6 +46,7 @@ from attnscope.views.explore.text import TextPanel
 from attnscope.views.explore.worker import Job, Worker
 from attnscope.views.palette import surface_on
 from attnscope.views.spans import Span
+from attnscope.views.terminal import as_text
 from attnscope.views.terminal.colours import count_colours
 from attnscope.views.walk.cell import arithmetic, cell_numbers, command, comparing_command
 from attnscope.views.walk.keys import ACTIONS, KeyAction, footer, spell_key
@@ -64,9 +65,15 @@ _FEW_HEADS = 24
 _ROW = 40
 _WIDEST_ROW = 64
 _BESIDE = 40
-# Columns of a cell with a number, and of the labels of rows.
+# Columns of a cell with a number, of the widest cell, and of the labels of rows.
 _CELL = 5
+_WIDEST_CELL = 12
 _LABEL = 20
+# Lines of a panel of heads or a matrix that are no heads or rows, and of a row below them: in one column, or in two.
+_HEADS_EDGES = 7
+_MATRIX_EDGES = 11
+_FULL_ROW = 16
+_FLAT_ROW = 13
 # Lines of the row above the heads, at least.
 _ROW_LINES = 9
 # Columns from which the footer of a small terminal has room for a key beside the arithmetic.
@@ -177,7 +184,7 @@ class ExploreApp(App[int], inherit_bindings=False):
                 CommandPalette(providers=[HeadDisplays], placeholder="What heads show")
             ),
             "lens": self._lens,
-            "find": lambda: self._prompt("find", "a token; Enter finds it, Esc leaves", self.state.place.needle),
+            "find": self._ask_token,
             "next_match": lambda: self._find(self.state.place.needle, 1),
             "previous_match": lambda: self._find(self.state.place.needle, -1),
             "write": lambda: self._prompt("write", "a file: .html .svg .png .pdf .txt .json .npz .csv …", ""),
@@ -199,6 +206,7 @@ class ExploreApp(App[int], inherit_bindings=False):
         self._wide = True
         self._enlarged = False  # the panel that keys move in has the whole screen
         self._notice = ""
+        self._found_from = self.state.place  # where the search began
 
     # start and end
 
@@ -283,9 +291,11 @@ class ExploreApp(App[int], inherit_bindings=False):
         """Return the left edge, upper edge, width and height of every panel."""
         scene = self.state.scene
         text = 6 if height >= 38 else 5 if height >= 26 else 3
+        if scene is not None:
+            text = min(text, 2 + self._panels["text"].count_lines(self.state, width - 2))
         upper = height - text
         boxes = {"text": (0, upper, width, text)}
-        n_layers, n_heads, n_keys = (12, 12, 8) if scene is None else self._counts(scene)
+        n_layers, n_heads, n_queries, n_keys = (12, 12, 8, 8) if scene is None else self._counts(scene)
         if width < _THREE:
             heads = max(min(n_layers + 5, upper - _ROW_LINES), upper // 3)
             left = width - _BESIDE
@@ -293,10 +303,29 @@ class ExploreApp(App[int], inherit_bindings=False):
             boxes["row"] = (left, 0, _BESIDE, upper - heads)
             boxes["heads"] = (left, upper - heads, _BESIDE, heads)
             return boxes
-        # The matrix takes what its numbers need; the heads have what thumbnails need, and the row the rest.
         least = min(_HEADS, max(_FEW_HEADS, 8 + 6 * n_heads))
+        numbers = _LABEL + _CELL * n_keys + 2
+        if n_layers + _HEADS_EDGES + _FULL_ROW <= upper:
+            # Few layers leave room for the row below them, and the matrix has all the rest that it can use.
+            used = _LABEL + _WIDEST_CELL * n_keys
+            left = max(_BESIDE, 8 + 5 * n_heads, min(_WIDEST_ROW, width - used))
+            left = min(left, max(_BESIDE, width - numbers), width // 2)
+            tall = max(1, (left - 8) // n_heads // 2)
+            heads = min(n_layers * tall + _HEADS_EDGES, upper - _FULL_ROW)
+            boxes["heads"] = (0, 0, left, heads)
+            boxes["row"] = (0, heads, left, upper - heads)
+            boxes["matrix"] = (left, 0, width - left, upper)
+            return boxes
         spare = width - least - _ROW
-        matrix = min(spare, max(_LABEL + _CELL * n_keys + 2, spare // 2))
+        if spare < numbers and n_queries + _MATRIX_EDGES + _FLAT_ROW <= upper:
+            # The row is below the matrix, whose cells are wider then.
+            matrix = min(upper - _FLAT_ROW, 2 * n_queries + _MATRIX_EDGES)
+            boxes["heads"] = (0, 0, least, upper)
+            boxes["matrix"] = (least, 0, width - least, matrix)
+            boxes["row"] = (least, matrix, width - least, upper - matrix)
+            return boxes
+        # The matrix takes what its numbers need; the heads have what thumbnails need, and the row the rest.
+        matrix = min(spare, max(numbers, spare // 2))
         heads = min(width - _ROW - matrix, max(least, 8 + 13 * n_heads))
         row = min(_WIDEST_ROW, width - matrix - heads)
         matrix = width - heads - row
@@ -306,8 +335,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         return boxes
 
     @staticmethod
-    def _counts(scene: Scene) -> tuple[int, int, int]:
-        return len(scene.layers), len(scene.heads), len(scene.keys.positions)
+    def _counts(scene: Scene) -> tuple[int, int, int, int]:
+        return len(scene.layers), len(scene.heads), len(scene.queries.positions), len(scene.keys.positions)
 
     def _enlarge(self, enlarged: bool) -> None:
         """Give the panel that keys move in the whole screen, or show all of them again."""
@@ -584,16 +613,34 @@ class ExploreApp(App[int], inherit_bindings=False):
         if scene is None:
             return
         at = self.state.variant(), spot.layer, spot.head, spot.query
-        explain = partial(self.state.source.explain, *at, max(40, min(120, self.size.width - 6)))
+        width = max(40, min(120, self.size.width - 6))
+        draw = partial(as_text, width=width, colours=self.state.ink.colours, background=self.background)
+        explain = partial(self.state.source.explain, *at, draw)
 
         def show(text: str) -> None:
-            self.push_screen(Overlay("explain", Text(text.rstrip("\n"))))
+            self.push_screen(Overlay("explain", Text.from_ansi(text.rstrip("\n"))))
 
         self.worker.post(Job("explain", explain, show))
 
     def choose_mask(self, mask_index: int) -> None:
         """Use a mask by its number."""
         self._act(Action("goto", replace(self.state.place.spot, mask=mask_index)))
+        self.redraw()
+
+    def _ask_token(self) -> None:
+        self._found_from = self.state.place
+        needle = self.state.place.needle
+        again = f"; Enter alone finds {escape_control(needle)}" if needle else ""
+        self._prompt("find", f"a token of the text{again}, Esc leaves", "")
+
+    def _show_found(self, needle: str) -> None:
+        """Show what the typed start of a token finds, until it is typed whole."""
+        scene = self.state.scene
+        before = self._found_from
+        match = None if scene is None or not needle else find(scene, needle, before.spot.query, 1)
+        spot = before.spot if match is None else replace(before.spot, query=match, key=None)
+        self.state.place = replace(before, spot=spot)
+        self.state.settle()
         self.redraw()
 
     def _find(self, needle: str, step: int) -> None:
@@ -635,6 +682,8 @@ class ExploreApp(App[int], inherit_bindings=False):
         if self._edited is not None:
             self._edited.stop()
             self._edited = None
+        if restore and self._mode == "find":
+            self._show_found("")
         if restore and self._mode == "edit" and self._before is not None and self.state.source is not self._before:
             self.replace_source(self._before)
         self._mode = ""
@@ -645,6 +694,8 @@ class ExploreApp(App[int], inherit_bindings=False):
 
     def prompt_changed(self, value: str) -> None:
         """Compute an edited text after a pause."""
+        if self._mode == "find":
+            self._show_found(value)
         if self._mode != "edit":
             return
         if self._edited is not None:
@@ -658,7 +709,8 @@ class ExploreApp(App[int], inherit_bindings=False):
             self._retext(value)
         self._close_prompt(restore=False)
         if mode == "find":
-            self._find(value, 1)
+            self._show_found("")
+            self._find(value or self.state.place.needle, 1)
         elif mode == "pick" and value.strip():
             self._pick(value.strip())
         elif mode == "write" and value.strip():

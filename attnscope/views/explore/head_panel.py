@@ -9,7 +9,8 @@ from rich.style import Style
 from attnscope.findings.arrays import Matrix
 from attnscope.views.explore.ink import BOLD, CURSOR, DIM, NONE, PLAIN, Ink, Line, cut, fit, joined, steps, wrapped
 from attnscope.views.explore.matrix import scroll
-from attnscope.views.explore.state import WalkState
+from attnscope.views.explore.row import flowed
+from attnscope.views.explore.state import WalkState, strongest_of
 from attnscope.views.numbers import digits_for
 from attnscope.views.scales import WEIGHTS, Scale, pool_largest
 from attnscope.views.walk.place import LENS, Action
@@ -25,6 +26,10 @@ _LEGEND = 4
 _NARROW = 3
 # Smaller weights would show as .00.
 _LEAST = 0.005
+# Cells of a thumbnail that says something, each way; smaller ones are replaced by a number.
+_SAYS = 6
+# The weight of the row's strongest source that is no sink, where thumbnails have no room.
+ROW_LENS = "row lens"
 # Lines from which the legend has room.
 _ROOMY = 16
 
@@ -35,6 +40,8 @@ class HeadsPanel:
 
     top: int = 0
     left: int = 0
+    width: int = 0
+    height: int = 0
     _drawn: tuple[object, list[Line]] = (None, [])
     # of what is drawn: layers, heads, columns of a label, and columns and lines of a head, blanks included
     _last: tuple[range, range, int, int, int] | None = None
@@ -42,29 +49,32 @@ class HeadsPanel:
     def draw(self, state: WalkState, width: int, height: int) -> list[Line]:
         """Return the lines of the panel; cached while the same heads are known and shown."""
         place = state.place
-        cell = (place.spot.query, state.key) if place.display == LENS else None
+        self.width = width
+        self.height = height
+        display = self._display(state, width, height)
+        rowed = display in (LENS, ROW_LENS) or (state.scene is not None and bool(state.scene.pictures))
+        cell = rowed and place.spot.query, display == LENS and state.key
         at = place.spot.layer, place.spot.head, place.panel == "heads", place.display, place.shape, place.sinks, cell
-        query = place.spot.query if state.scene is not None and state.scene.pictures else 0
-        cache_key = at, query, state.variant(), width, height, state.arrived, state.scene, id(state.source)
+        cache_key = at, place.pinned, state.variant(), width, height, state.arrived, state.scene, id(state.source)
         if self._drawn[0] != cache_key:
-            self._drawn = cache_key, self._draw(state, width, height)
+            self._drawn = cache_key, self._draw(state, display, width, height)
         return self._drawn[1]
 
-    def _draw(self, state: WalkState, width: int, height: int) -> list[Line]:
+    def _draw(self, state: WalkState, display: str, width: int, height: int) -> list[Line]:
         self._last = None
         scene = state.scene
         if scene is None or height < 3 or width < 8:
             return []
         ink = state.ink
         place = state.place
-        label = max(len(_layer(layer)) for layer in scene.layers) + 2
+        label = _label_width(scene)
         n_layers = len(scene.layers)
         n_heads = len(scene.heads)
         room = width - label
-        legend = _LEGEND if height >= _ROOMY else 1
+        legend = _legend_lines(scene, height)
         lines = height - _ABOVE - legend
-        pictures = place.display == "thumbnails"
-        least = 3 if place.display == LENS else 2 if pictures or place.display == "roles" else 6
+        pictures = display == "thumbnails"
+        least = 3 if display in (LENS, ROW_LENS) else 2 if pictures or display == "roles" else 6
         wide = max(least, min(_WIDEST, room // n_heads))
         tall = max(1, min(_TALLEST if pictures else 2, lines // n_layers, max(2, wide // 2)))
         across = max(1, room // wide)
@@ -78,10 +88,15 @@ class HeadsPanel:
         size = f"{n_layers} × {n_heads}"
         if len(layers) < n_layers or len(heads) < n_heads:
             ends = [scene.layers[layers.start], scene.layers[layers.stop - 1]]
-            size = f"{_layer(ends[0])}–{_layer(ends[1])} of {size}"
-        cell_name = _cell_name(state, scene) + (", %" if wide <= _NARROW else "")
-        shown = {"thumbnails": "weights", LENS: cell_name}.get(place.display, place.display)
-        title.append(Segment(ink.plain(f" {shown}, {size}"), DIM))
+            size = f"{_layer(ends[0])}–{_layer(ends[1])} of {n_layers}"
+        percent = ", %" if wide <= _NARROW else ""
+        query = ink.name(scene.queries.names[place.spot.query])
+        shown = {
+            "thumbnails": "weights",
+            LENS: f"{query} ← {ink.name(scene.keys.names[state.key])}{percent}",
+            ROW_LENS: f"{query} ← its strongest{percent}",
+        }.get(display, display)
+        title.append(Segment(ink.plain(f" {size}  {shown}"), DIM))
         numbers = [Segment(" " * label)]
         # Numbers of two digits need twice the room.
         step = 1 if wide > 2 or n_heads <= 10 else 2
@@ -90,11 +105,33 @@ class HeadsPanel:
             head_name = scene.heads[place.spot.head if is_current else n]
             numbers.append(Segment(fit(_head(head_name, wide), step * wide), BOLD if is_current else DIM))
         drawn_lines = [cut(title, width), cut(numbers, width)]
-        lens = state.lens() if place.display == LENS else None
+        lens = state.lens() if display == LENS else state.row_lens() if display == ROW_LENS else None
+        weights = lens[0] if isinstance(lens, tuple) else lens
         for layer in layers:
-            drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall, lens)
-        drawn_lines += [[]] * (height - legend - len(drawn_lines))
-        return [*drawn_lines, *_legend(state, scene, width)[:legend]]
+            drawn_lines += _layer_lines(state, scene, layer, heads, label, wide, tall, weights)
+        described = _marked(state, scene)
+        if weights is not None:
+            described.append(_strongest(state, scene, weights, lens[1] if isinstance(lens, tuple) else None))
+            lines_below = [[Segment(line, DIM)] for line in flowed(described, width, "; ")]
+        else:
+            lines_below = [[Segment(line, DIM)] for line in flowed(described, width, "; ")]
+            lines_below += _legend(state, scene, width)
+        drawn_lines += lines_below[:legend]
+        return [*drawn_lines, *[[]] * (height - len(drawn_lines))]
+
+    @staticmethod
+    def _display(state: WalkState, width: int, height: int) -> str:
+        """Return what is shown: where thumbnails are too small to say something, the row's strongest source instead."""
+        scene = state.scene
+        display = state.place.display
+        if scene is None or scene.pictures or display != "thumbnails":
+            return display
+        per_line = 2 if state.ink.colours and not state.ink.ascii else 1
+        wide = (width - _label_width(scene)) // len(scene.heads) - 1
+        tall = (height - _ABOVE - _legend_lines(scene, height)) // len(scene.layers) * per_line
+        # a small matrix is drawn as it is
+        least = min(_SAYS, len(scene.queries.positions), len(scene.keys.positions))
+        return display if min(wide, tall) >= least else ROW_LENS
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
@@ -108,8 +145,18 @@ class HeadsPanel:
         return Action("goto", replace(state.place.spot, layer=layer, head=head, key=None))
 
 
+def _label_width(scene: Scene) -> int:
+    return max(len(_layer(layer)) for layer in scene.layers) + 2
+
+
+def _legend_lines(scene: Scene, height: int) -> int:
+    """Return how many lines the legend has: fewer if all layers fit then."""
+    spare = height - _ABOVE - len(scene.layers)
+    return min(_LEGEND, spare) if spare > 0 else _LEGEND if height >= _ROOMY else 1
+
+
 def _layer_lines(
-    state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int, lens: Matrix | None
+    state: WalkState, scene: Scene, layer: int, heads: range, label: int, wide: int, tall: int, weights: Matrix | None
 ) -> list[Line]:
     place = state.place
     ink = state.ink
@@ -119,21 +166,49 @@ def _layer_lines(
     lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
     for head in heads:
         is_current = here and head == place.spot.head
-        if place.display == "thumbnails":
+        marked = state.marks(layer, head)
+        if weights is None and place.display == "thumbnails":
             walk_head = state.source.head(state.variant(), layer, head)
             cells = _thumbnail(state, walk_head, wide - 1, tall)
         else:
             text, style = _written(state, scene, layer, head, wide - 1)
-            if lens is not None:
-                text, style = _of_cell(state, float(lens[layer, head]), percent=wide <= _NARROW)
+            if weights is not None:
+                text, style = _of_cell(state, float(weights[layer, head]), percent=wide <= _NARROW)
             text = fit(text, wide - 1, right=place.display != "roles")
             cells = [
                 [Segment(text, CURSOR if is_current else style)],
                 *[[Segment(" " * (wide - 1), PLAIN)]] * (tall - 1),
             ]
+        if "cut" in marked:
+            cells[0] = [Segment(fit(_mark(ink, "cut"), wide - 1, right=True), ink.style("warning"))]
         for n, (line, cell) in enumerate(zip(lines, cells, strict=True)):
-            line += [*cell, Segment(" ") if n else Segment(("<" if ink.ascii else "◂") if is_current else " ", BOLD)]
+            after = _mark(ink, "current" if is_current else "pinned" if "pinned" in marked else "")
+            line += [*cell, Segment(" ") if n else Segment(after, BOLD)]
     return lines
+
+
+def _mark(ink: Ink, kind: str) -> str:
+    """Return the sign of a head that is the current one, pinned, or cut."""
+    marks = {"current": "◂<", "pinned": "•o", "cut": "×x", "": "  "}
+    return marks[kind][ink.ascii]
+
+
+def _marked(state: WalkState, scene: Scene) -> list[str]:
+    """Say what the signs in the grid stand for, if there are any."""
+    layers = range(len(scene.layers))
+    marked = frozenset().union(*(state.marks(layer, head) for layer in layers for head in range(len(scene.heads))))
+    return [f"{_mark(state.ink, kind)} {kind}" for kind in sorted(marked)]
+
+
+def _strongest(state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray | None) -> str:
+    """List the heads with the largest weights of the lens, which digits go to; of a row, with the sources."""
+    ink = state.ink
+    found = []
+    for n, (layer, head, weight) in enumerate(strongest_of(weights), 1):
+        name = f"{_layer(scene.layers[layer])}{_head(scene.heads[head], 9)}"
+        source = f"{n} {name}" if keys is None else f"{name} {ink.name(scene.keys.names[keys[layer, head]])}"
+        found.append(f"{source} {weight:.2f}")
+    return ink.plain(f"strongest: {' · '.join(found) or 'no head'}")
 
 
 def _of_cell(state: WalkState, weight: float, *, percent: bool) -> tuple[str, Style]:
@@ -143,12 +218,6 @@ def _of_cell(state: WalkState, weight: float, *, percent: bool) -> tuple[str, St
     step = int(steps(np.array([[weight]], dtype=np.float32), state.weight_scale(None))[0, 0])
     text = f"{min(99.0, 100 * weight):.0f}" if percent else f"{weight:.2f}".removeprefix("0")
     return text if weight >= _LEAST else "", state.ink.cell(step, signed=False)
-
-
-def _cell_name(state: WalkState, scene: Scene) -> str:
-    """Name the cell under the cursor: `it ← animal`."""
-    query = state.ink.name(scene.queries.names[state.place.spot.query])
-    return f"{query} ← {state.ink.name(scene.keys.names[state.key])}"
 
 
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
@@ -189,13 +258,6 @@ def _legend(state: WalkState, scene: Scene, width: int) -> list[Line]:
     name = f"{_layer(scene.layers[spot.layer])}{_head(scene.heads[spot.head], 9)}"
     if display == "roles":
         return _role_legend(state, scene, name, width)
-    if display == LENS:
-        strongest = [
-            f"{n} {_layer(scene.layers[layer])}{_head(scene.heads[head], 9)} {weight:.2f}"
-            for n, (layer, head, weight) in enumerate(state.strongest_heads(), 1)
-        ]
-        text = " · ".join(strongest) or "no head"
-        return [[Segment(line, DIM)] for line in wrapped(ink.plain(f"strongest: {text}"), width)[:_LEGEND]]
     head_number = _of_display(scene, display)
     if head_number is None:
         choice_text = f"{name} {state.head.chosen if state.head else ''}"

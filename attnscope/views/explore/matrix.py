@@ -1,5 +1,6 @@
 """The matrix of a head, with labels and a cursor: colours, half blocks, shades or numbers."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -360,7 +361,7 @@ def _cells(ink: Ink, texts: Sequence[str], row: list[int], signed: bool, here: i
     styles = [DIM if step == FORBIDDEN else colour for step, colour in zip(row, colours, strict=True)]
     if here >= 0:
         left, right = "<>" if ink.ascii else "‹›"
-        inside = texts[here].strip().replace("0.", ".", 1) if layout.numbers else ""
+        inside = re.sub(r"^([−-]?)0\.", r"\1.", texts[here].strip()) if layout.numbers else ""
         fits = len(inside) + 2 <= layout.cell and layout.mode == "blocks"
         styles[here] = colours[here] + BOLD if fits else CURSOR
         frame = left + inside.center(layout.cell - 2) + right if fits else texts[here]

@@ -27,6 +27,7 @@ PALETTE = """
 CommandPalette Vertical, CommandPalette #--input, CommandList { background: ansi_default; color: ansi_default; }
 CommandPalette #--input { border: none; border-top: hkey ansi_white; }
 CommandPalette #--input.--list-visible { border-top: hkey ansi_white; }
+CommandPalette > Vertical { max-width: 100; }
 CommandList, CommandList:focus { border: none; border-bottom: hkey ansi_white; }
 CommandList > .option-list--option-highlighted, CommandList:ansi > .option-list--option-highlighted {
     background: ansi_white; color: ansi_black; text-style: bold underline;
@@ -39,6 +40,14 @@ CommandList, VerticalScroll {
 }
 SearchIcon { display: none; }
 """
+
+
+# The walk that most people come for.
+_FIRST_QUESTION = (
+    "Which head reads one word from another, and does it matter?",
+    "/ and a word finds its row; ← and → choose the word that it reads; a shows this cell in every head, and 1 goes to "
+    "the strongest; x cuts this head and shows what the model says without it.",
+)
 
 
 class Overlay(ModalScreen[None], inherit_bindings=False):
@@ -91,6 +100,9 @@ def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
     wide = max(len(spell_keys(action)) for action in actions)
     indent = " " * (wide + 4)
     text = Text()
+    for words, style in zip(_FIRST_QUESTION, ("bold", ""), strict=True):
+        for line in textwrap.wrap(words, max(_SHORTEST, width - _FRAME - 2)):
+            text.append(f"{ink.plain(line)}\n", style)
     for heading, group in groups(actions):
         text.append(f"{heading}\n", "bold")
         for action in group:
@@ -102,7 +114,7 @@ def help_text(actions: tuple[KeyAction, ...], ink: Ink, width: int) -> Text:
 
 
 class NamedCommands(Provider, ABC):
-    """Commands of a palette that are known at once: each with its name, its meaning, and what it calls."""
+    """Commands of a palette that are known at once: each with its line, its name, and what it calls."""
 
     @abstractmethod
     def _commands(self) -> list[tuple[str, str, Any]]:
@@ -110,20 +122,20 @@ class NamedCommands(Provider, ABC):
 
     async def discover(self) -> Hits:
         """Yield all commands."""
-        for name, help_line, call in self._commands():
-            yield DiscoveryHit(name, call, help=help_line)
+        for label, _, call in self._commands():
+            yield DiscoveryHit(label, call)
 
     async def search(self, query: str) -> Hits:
         """Yield the commands that match."""
         matcher = self.matcher(query)
-        for name, help_line, call in self._commands():
-            score = max(matcher.match(name), 0.8 * matcher.match(help_line))
+        for label, name, call in self._commands():
+            score = max(matcher.match(name), 0.5 * (query.casefold() in label.casefold()))
             if score > 0:
-                yield Hit(score, matcher.highlight(name), call, help=help_line)
+                yield Hit(score, matcher.highlight(label), call)
 
 
 def displays_of(app: Any) -> list[tuple[str, str, Any]]:
-    """Return what the panel of heads can show: the name, its meaning, and what shows it; numbers only if they vary."""
+    """Return what the panel of heads can show: a line, the name, and what shows it; numbers only if they vary."""
     meanings = {
         "thumbnails": "The weights of every head, small.",
         "lens": "The weight of the cell under the cursor in every head.",
@@ -134,7 +146,11 @@ def displays_of(app: Any) -> list[tuple[str, str, Any]]:
             finite = number.values[np.isfinite(number.values)]
             if finite.size and np.ptp(finite) > _VARIES:
                 meanings[number.name] = number.meaning
-    return [(name.replace("_", " "), meaning, partial(app.do, "display", name)) for name, meaning in meanings.items()]
+    wide = max(map(len, meanings))
+    return [
+        (f"{name.replace('_', ' '):<{wide}}  {meaning}", name.replace("_", " "), partial(app.do, "display", name))
+        for name, meaning in meanings.items()
+    ]
 
 
 class HeadDisplays(NamedCommands):
@@ -149,15 +165,16 @@ class WalkCommands(NamedCommands):
 
     def _commands(self) -> list[tuple[str, str, Any]]:
         app: Any = self.app
-        commands = [
-            (f"{action.name.replace('_', ' ')}  {spell_keys(action)}", action.help, partial(app.do, action.name))
-            # Arrows come last, because everybody knows them.
-            for action in sorted(app.actions, key=lambda action: action.group == MOVE)
-            if action.name != "palette"
-        ]
-        commands += [(f"heads: {display}", meaning, call) for display, meaning, call in displays_of(app)]
+        wide = max(len(spell_keys(action)) for action in app.actions)
+        blank = " " * wide
+        # Arrows come last, because everybody knows them.
+        actions = sorted(app.actions, key=lambda action: action.group == MOVE)
+        lines = {action.name: f"{spell_keys(action):<{wide}}  {action.help}" for action in actions}
+        del lines["palette"]
+        commands = [(line, name.replace("_", " "), partial(app.do, name)) for name, line in lines.items()]
+        commands += [(f"{blank}  heads: {line}", f"heads: {name}", call) for line, name, call in displays_of(app)]
         commands += [
-            (f"mask: {mask}", "Use this mask, or this side.", partial(app.choose_mask, mask_index))
+            (f"{blank}  mask: {mask}", f"mask: {mask}", partial(app.choose_mask, mask_index))
             for mask_index, mask in enumerate(app.state.source.masks)
         ]
         return commands

@@ -42,6 +42,10 @@ _LITTLE = 5e-4
 _MOST = 40
 # Columns from which the numbers of sources have titles.
 _TITLED = 34
+# Columns from which the sources have a column of their own.
+_TWO = 76
+# Lines of a title and two sources, and between what is below them.
+_FEW = 6
 # Lines from which statistics of the row have room.
 _ROOMY = 13
 
@@ -71,34 +75,58 @@ class RowPanel:
             return []
         ink = state.ink
         query = state.place.spot.query
-        # the edge of a frame has its number and corners
-        lines = [_heading(state, scene, query, head, width - 3)]
+        # the edge of a frame has its number and corners; the columns of numbers are those of the sources
+        listed = width if width < _TWO else width - width // 2
+        lines = [_heading(state, scene, query, head, listed - 3)]
         if head is None:
             notice = state.status or "this head is not there"
             return [*lines, [Segment(fit(ink.plain(notice), width), DIM)]]
-        below = _cell_lines(state, scene, head, width)
-        room = height - len(below) - 2
+        below = _cell_lines(state, scene, head, width if width < _TWO else width // 2)
         if state.place.predictions:
-            middle = _forecasts(state, scene, width)[: max(0, room - 4)]
-        elif height < _ROOMY:
-            middle = []
-        else:
-            middle = _statistics(head, query, len(scene.sources.positions), width, ink)
-        sources, others = _sources(scene, head, query, ink, max(1, min(_MOST, room - len(middle) - 2)))
-        for source in sources:
-            if source.key is not None:
-                self._keys[len(lines)] = source.key
-            lines.append(_source(source, state, width))
-        if query in head.masked_rows:
-            lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
-        elif others is not None:
-            label = fit(f"  {others[0]}", width - 14)
-            lines.append([Segment(label, DIM), Segment(f" {ink.plain(formatted(others[1], '.3f')):>6}", DIM)])
+            # What changes says more than the arithmetic, where there is no room for both.
+            count = len(_forecasts(state, scene, width if width < _TWO else width // 2))
+            below = below if height >= count + len(below) + _FEW else []
+        if width >= _TWO:
+            return [*lines, *self._two_columns(state, scene, head, below, width, height - 1)]
+        room = height - len(below) - 2
+        middle = _middle(state, scene, head, width, room - 2 if state.place.predictions else 4 * (height >= _ROOMY))
+        blanks = 2 * (height >= _ROOMY)
+        lines += self._list(state, scene, head, width, max(1, room - len(middle) - blanks))
         for part in (middle, below):
             if len(lines) + len(part) <= height:
                 lines += [[]] * (len(lines) + len(part) < height)
             lines += part
         return lines[:height]
+
+    def _list(self, state: WalkState, scene: Scene, head: WalkHead, width: int, count: int) -> list[Line]:
+        """Return the strongest sources, at most so many, and the weight of the others."""
+        ink = state.ink
+        query = state.place.spot.query
+        sources, others = _sources(scene, head, query, ink, min(_MOST, count))
+        # below the title
+        self._keys = {n: source.key for n, source in enumerate(sources, 1) if source.key is not None}
+        lines = [_source(source, state, width) for source in sources]
+        if query in head.masked_rows:
+            lines.append([Segment(fit(MASKED + ": no key is allowed", width), DIM)])
+        elif others is not None:
+            label = fit(f"  {others[0]}", width - 14)
+            lines.append([Segment(label, DIM), Segment(f" {ink.plain(formatted(others[1], '.3f')):>6}", DIM)])
+        return lines
+
+    def _two_columns(
+        self, state: WalkState, scene: Scene, head: WalkHead, below: list[Line], width: int, height: int
+    ) -> list[Line]:
+        """Return the sources on the left, and what is said of the row and the cell on the right."""
+        left = width - width // 2 - 2
+        sources = self._list(state, scene, head, left, height - 1)
+        middle = _middle(state, scene, head, width // 2, height - len(below) - 1)
+        right = [*middle, [], *below] if middle else below
+        lines: list[Line] = []
+        for n in range(min(height, max(len(sources), len(right)))):
+            line = cut(sources[n] if n < len(sources) else [], left)
+            gap = Segment(" " * (width - width // 2 - cells_wide(line)))
+            lines.append([*line, gap, *(right[n] if n < len(right) else [])])
+        return lines
 
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel."""
@@ -180,6 +208,14 @@ def _source(source: SourceLine, state: WalkState, width: int) -> Line:
     ]
 
 
+def _middle(state: WalkState, scene: Scene, head: WalkHead, width: int, room: int) -> list[Line]:
+    """Return the predictions, or the statistics of the row, in at most so many lines."""
+    if state.place.predictions:
+        return _forecasts(state, scene, width)[: max(0, room)]
+    lines = _statistics(head, state.place.spot.query, len(scene.sources.positions), width, state.ink)
+    return lines[: max(0, room)]
+
+
 def _statistics(head: WalkHead, query: int, n_keys: int, width: int, ink: Ink) -> list[Line]:
     # of a short text, all weight is within a long distance
     near = {s.name: s.name.replace("_", " ") + " {}" for s in ROW_STATISTICS if s.within and s.within < n_keys}
@@ -248,6 +284,8 @@ def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
     title = "".join(ink.name(span) if span.origin != "ours" else ink.plain(span.text) for span in forecast.title)
     heading = " change " if forecast.is_change else " prediction "
     lines = [cut([Segment(heading, LABEL), Segment(f" {title}", BOLD)], width)]
+    if forecast.note:
+        lines += [[Segment(ink.plain(line))] for line in wrapped(forecast.note, width)]
     for n, (token, share) in enumerate(zip(forecast.tokens, forecast.probabilities, strict=True)):
         numbers = f" {share:>7.3f}" if forecast.is_change else f" {100 * share:>6.1f} %"
         if forecast.before is not None:
@@ -261,6 +299,4 @@ def _forecast(forecast: Forecast, ink: Ink, width: int) -> list[Line]:
             Segment(bar_text, ink.bar),
             Segment(ink.plain(numbers)),
         ])  # fmt: skip
-    if forecast.note:
-        lines += [[Segment(ink.plain(line), DIM)] for line in wrapped(forecast.note, width)]
     return lines

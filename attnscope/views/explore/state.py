@@ -12,7 +12,14 @@ from attnscope.views.axes import Axis, dim_axis
 from attnscope.views.explore.ink import LABEL, TITLE, Ink
 from attnscope.views.numbers import Digits
 from attnscope.views.scales import WEIGHTS, LogScale, Scale, scale_for
-from attnscope.views.walk.cell import difference, largest_elsewhere, strongest_key, strongest_writer, weight_of_cell
+from attnscope.views.walk.cell import (
+    difference,
+    largest_elsewhere,
+    strongest_elsewhere,
+    strongest_key,
+    strongest_writer,
+    weight_of_cell,
+)
 from attnscope.views.walk.place import LENS, OUTPUT, Action, Begin, Bounds, Place, Spot, apply, fit
 from attnscope.views.walk.scene import DIFFERENCE, Number, Scene, Source, Variant, WalkHead
 from attnscope.views.walk.window import Window, window, zooms
@@ -221,9 +228,27 @@ class WalkState:
         key = _on_axis(scene.keys, requested.key, scene.tokens_of_key)
         row = (words[-1] if words else 0) if query is None else query
         self.place = replace(self.place, spot=replace(self.place.spot, layer=layer, head=head, query=row, key=key))
+        if self.source.compared:
+            self._begin_compared(first=self.place.spot, given=requested.head is not None)
         bounds = self.bounds
         if query is None and max(bounds.queries, bounds.keys) > _LONG:
             self.place = replace(self.place, zoom=bounds.zooms[-1])
+
+    def _begin_compared(self, first: Spot, *, given: bool) -> None:
+        """Show how the second side of a comparison differs from the first, if they have the same tokens.
+
+        `given`: The head was named; otherwise that of each side is the scene's.
+        """
+        before = self.place
+        there = self.source.scene(replace(self.variant(), mask=self.source.masks[1]))
+        if there is None:
+            return
+        layer, head = (first.layer, first.head) if given else there.first
+        self.place = replace(before, spot=replace(first, mask=1, layer=layer, head=head), pinned=first)
+        self._refresh()
+        if self.drawn is None:
+            self.place = before
+            self._refresh()
 
     def title(self, panel: str) -> Style:
         """Return the style of a panel's title, which shows where the keys go."""
@@ -239,6 +264,16 @@ class WalkState:
         if not cut or (row is not None and np.isneginf(row[self.key])):
             return "not allowed by the mask"
         return "cut" if row is not None else "cut, or not allowed by the mask"
+
+    def marks(self, layer: int, head: int) -> frozenset[str]:
+        """Tell whether a head is `cut`, and whether it is `pinned`."""
+        place = self.place
+        scene = self.scene
+        pinned = place.pinned
+        name = "" if scene is None else f"L{scene.layers[layer]}H{scene.heads[head]}"
+        is_cut = any(cut.written == name for cut in place.cuts)
+        is_pinned = pinned is not None and (pinned.layer, pinned.head) == (layer, head)
+        return frozenset([*["cut"] * is_cut, *["pinned"] * is_pinned])
 
     @property
     def key(self) -> int:
@@ -317,27 +352,31 @@ class WalkState:
             high = head.made("elsewhere", lambda: largest_elsewhere(scene, head))
         return replace(WEIGHTS, high=high, shape=place.shape)
 
-    def lens(self) -> Matrix:
-        """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known."""
+    def _every_head(self) -> tuple[Scene, list[WalkHead | None], tuple[int, int]]:
+        """Return the scene, its heads, layer by layer, and how many layers and heads there are."""
         scene = self.scene
         assert scene is not None
+        shape = len(scene.layers), len(scene.heads)
         variant = self.variant()
+        return scene, [self.source.head(variant, *divmod(n, shape[1])) for n in range(shape[0] * shape[1])], shape
+
+    def lens(self) -> Matrix:
+        """Return the weight of the cell under the cursor in every head, (layers, heads); NaN if it is not known."""
+        scene, heads, shape = self._every_head()
         query = self.place.spot.query
-        weights = [
-            [
-                weight_of_cell(scene, self.source.head(variant, layer, head), query, self.key)
-                for head in range(len(scene.heads))
-            ]
-            for layer in range(len(scene.layers))
-        ]
-        return np.array(weights, dtype=np.float32)
+        weights = [weight_of_cell(scene, head, query, self.key) for head in heads]
+        return np.array(weights, dtype=np.float32).reshape(shape)
+
+    def row_lens(self) -> tuple[Matrix, np.ndarray]:
+        """Return the weight of the row's strongest source in every head, past sinks, (layers, heads), and its key."""
+        scene, heads, shape = self._every_head()
+        found = strongest_elsewhere(scene, heads, self.place.spot.query)
+        weights = np.array([weight for weight, _ in found], dtype=np.float32).reshape(shape)
+        return weights, np.array([key for _, key in found]).reshape(shape)
 
     def strongest_heads(self) -> list[tuple[int, int, float]]:
         """Return the heads with the largest weights of the cell, each with the weight, as many as keys go to."""
-        weights = self.lens()
-        order = np.argsort(-np.nan_to_num(weights), axis=None, kind="stable")[:_STRONGEST]
-        heads = [(*divmod(int(index), weights.shape[1]), float(weights.flat[index])) for index in order]
-        return [(layer, head, weight) for layer, head, weight in heads if weight > 0]
+        return strongest_of(self.lens())
 
     def _scale(self, head: WalkHead, stage: str, window_kind: str) -> Scale | LogScale:
         if window_kind == "map" and head.map is not None:
@@ -354,6 +393,13 @@ class WalkState:
         pinned = self.place.pinned
         of_pin = [] if pinned is None else [(self.variant(pinned=True), pinned)]
         return [(self.variant(), self.place.spot), *of_pin]
+
+
+def strongest_of(weights: Matrix) -> list[tuple[int, int, float]]:
+    """Return the layers and heads of the largest weights, each with the weight, as many as keys go to."""
+    order = np.argsort(-np.nan_to_num(weights), axis=None, kind="stable")[:_STRONGEST]
+    heads = [(*divmod(int(index), weights.shape[1]), float(weights.flat[index])) for index in order]
+    return [(layer, head, weight) for layer, head, weight in heads if weight > 0]
 
 
 def patches_of(scene: Scene) -> Sequence[np.ndarray]:

@@ -70,6 +70,13 @@ class TextPanel:
             drawn_lines.append(joined(pieces))
         return drawn_lines
 
+    def count_lines(self, state: WalkState, width: int) -> int:
+        """Return how many lines the start of the text takes."""
+        scene = state.scene
+        if scene is None or width < 4:
+            return 1
+        return max(1, len(scene.made(("lines", width, state.ink), lambda: _lay_out(state, scene, width, range(500)))))
+
     def hit(self, state: WalkState, x: int, y: int) -> Action | None:
         """Return the action of a click in the panel: go to the query, or if there are only keys, to the key."""
         for line, start, end, query, key in self._places:

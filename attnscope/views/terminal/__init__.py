@@ -4,7 +4,7 @@ This package is the only view that uses rich. Nothing is truncated silently: wid
 columns, shortened labels are spelled out below, and control characters of untrusted text are escaped.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any
@@ -14,6 +14,7 @@ from rich.segment import Segment
 
 from attnscope.views import parts
 from attnscope.views.terminal.bars import draw_bars
+from attnscope.views.terminal.colours import COLOUR_SYSTEMS
 from attnscope.views.terminal.heat import draw_heat
 from attnscope.views.terminal.map import draw_map
 from attnscope.views.terminal.matrices import draw_matrices
@@ -33,10 +34,20 @@ def draw(parts: Iterable[parts.ViewPart], console: Console) -> None:
     _draw(Screen(console), parts)
 
 
-def as_text(parts: Iterable[parts.ViewPart], width: int) -> str:
-    """Draw parts without colour, `width` columns wide."""
+def as_text(
+    parts: Iterable[parts.ViewPart], width: int, *, colours: int = 0, background: Sequence[int] | None = None
+) -> str:
+    """Draw parts, `width` columns wide; with colours, as a terminal with so many of them and this background does."""
     file = StringIO()
-    draw(parts, Console(file=file, width=width, color_system=None, legacy_windows=False, force_jupyter=False))
+    console = Console(
+        file=file,
+        width=width,
+        color_system=COLOUR_SYSTEMS[colours],
+        force_terminal=bool(colours),
+        legacy_windows=False,
+        force_jupyter=False,
+    )
+    _draw(Screen(console, background), parts)
     return file.getvalue()
 
 
@@ -72,7 +83,7 @@ def _draw_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
     last = findings.picture or findings.forms[-1]
     limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], findings.lines)]
     for form, limit in limits:
-        page = _Page(screen.console, limit)
+        page = _Page(screen.console, screen.background, limit)
         try:
             _draw(page, form)
         except _FullError:

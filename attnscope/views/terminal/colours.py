@@ -3,10 +3,11 @@
 Zero has no colour of its own, so that it is the background. Every other cell has a foreground that can be read on it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Literal
 
 from rich.color import Color, ColorSystem
 from rich.style import Style
@@ -26,6 +27,12 @@ _FAINT = 0.25
 SHADES = " ░▒▓█"
 # Cells of a legend's ramp.
 _LEGEND = 16
+
+
+# What rich calls a terminal with this number of colours.
+COLOUR_SYSTEMS: Mapping[int, Literal["standard", "256", "truecolor"] | None] = {
+    0: None, 16: "standard", 256: "256", 1 << 24: "truecolor"
+}  # fmt: skip
 
 
 def count_colours(system: str | None) -> int:

@@ -1,7 +1,7 @@
 """Print renderables on a console, never wider than it and with nothing cut."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -44,6 +44,7 @@ class Screen:
     """A console and how to draw on it."""
 
     console: Console  # where the lines go; its width, colours and encoding are its own business
+    background: Sequence[int] | None = None  # red, green and blue behind the lines; None for that of the console
 
     @property
     def width(self) -> int:
@@ -68,7 +69,7 @@ class Screen:
     @cached_property
     def surface(self) -> Surface:
         """The colours of numbers on the console's background."""
-        return surface_on(chosen_background(on_terminal=self.console.file.isatty()))
+        return surface_on(self.background or chosen_background(on_terminal=self.console.file.isatty()))
 
     def ramp(self, place: float, *, signed: bool = False) -> Style:
         """Return the style at a place from 0 to 1 of a ramp; plain without colours."""

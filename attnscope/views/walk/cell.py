@@ -115,6 +115,28 @@ def is_sink(scene: Scene, key: int) -> bool:
     return scene.keys.sinks[key]
 
 
+def strongest_elsewhere(scene: Scene, heads: Sequence[WalkHead | None], query: int) -> list[tuple[float, int]]:
+    """Return the largest known weight of a row in every head, past sinks and the token itself, and its key.
+
+    The weight is NaN if no weight of the row is known, and 0 if there is none on such a key.
+    """
+    sinks, positions = scene.made("elsewhere", lambda: (np.array(scene.keys.sinks), np.array(scene.keys.positions)))
+    passed_over = sinks | (positions == scene.queries.positions[query])
+
+    def strongest(head: WalkHead | None) -> tuple[float, int]:
+        row = None if head is None else head.row("weights", query)
+        if row is not None:
+            weights = np.where(passed_over | np.isnan(row), 0.0, row)
+            key = int(weights.argmax())
+            return float(weights[key]), key
+        if head is None or head.sources is None:
+            return float("nan"), 0
+        listed = listed_weights(scene, head, query)
+        return max(((weight, key) for key, weight in listed.items() if not passed_over[key]), default=(0.0, 0))
+
+    return [strongest(head) for head in heads]
+
+
 def largest_elsewhere(scene: Scene, head: WalkHead) -> float:
     """Return the largest known weight that is on no sink; 1 if there is none."""
     weights = head.stages.get("weights")

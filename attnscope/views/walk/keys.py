@@ -111,7 +111,7 @@ ON_PAGES: tuple[KeyAction, ...] = (KeyAction("direction", ("i",), "What the toke
 # The most useful first: the footer has as many as there is room for, of the panel that keys move in before others.
 _FOOTERS = {
     "heads": "lens display roles next_head next_layer cut pin",
-    "matrix": "follow lens back stage cut pin digits next_head next_layer",
+    "matrix": "find lens follow back stage cut pin digits next_head next_layer",
     "row": "lens follow back predictions explain copy",
     "text": "find edit unit",
 }

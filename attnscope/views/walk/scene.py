@@ -4,7 +4,7 @@ A view never computes or reads findings. It asks a Source for the heads that it 
 are not there yet.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from attnscope.findings.heads import HeadRef, Pooled
 from attnscope.findings.run import Report
 from attnscope.findings.tokens import LeftOut
 from attnscope.views.axes import Axis
+from attnscope.views.parts import ViewPart
 from attnscope.views.scales import Scale, pool_largest
 from attnscope.views.spans import Span, Spans
 
@@ -27,6 +28,8 @@ UNITS = ("tokens", "words", "spans")
 # Name of what is shown instead of a stage while a place is pinned.
 DIFFERENCE = "difference"
 Progress = Callable[[str, int, int], None]
+# Makes a text of the parts of a screen.
+Draw = Callable[[Iterable[ViewPart]], str]
 _LIVE = "explore the text itself: attnscope explore TEXT"
 # Number of a layer or head; `mean` for the mean of several.
 Number = int | str
@@ -281,6 +284,7 @@ class Source:
     masks: Sequence[str]  # masks, or sides of a comparison, that one can choose; the first is shown first
     named: ClassVar[bool] = False  # whether `texts` are names
     computes: ClassVar[bool] = False  # whether it can compute missing heads
+    compared: bool = False  # whether the masks are sides of a comparison, whose difference is shown first
 
     @property
     def total(self) -> int:
@@ -327,7 +331,7 @@ class Source:
         """Measure the roles of all heads, which scenes have from then on."""
         raise AttnscopeError("roles take the model", hint=_LIVE)
 
-    def explain(self, variant: Variant, layer: int, head: int, query: int, width: int, progress: Progress) -> str:
+    def explain(self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress) -> str:
         """Explain a row step by step, as text of `width` columns."""
         raise AttnscopeError("explaining a row takes the model", hint=_LIVE)
 
