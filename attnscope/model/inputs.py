@@ -9,7 +9,6 @@ from torch import Tensor
 
 from attnscope.request.masks.terms import Mask
 
-
 _ALL = slice(None)
 
 

@@ -44,6 +44,23 @@ class PageData:
         planes = np.ascontiguousarray(data.reshape(dtype.itemsize, count).T)
         return planes.view(dtype).reshape(entry["s"])
 
+    def stage(self, unit, name):
+        """A stage of a head of a walk, up to the few roundings that its corrections hold: they are left out."""
+        reference = unit["stages"][name]
+        if "product" in reference:
+            left, right = map(self.raw, reference["product"])
+            return left.astype(np.float64) @ right.T
+        if "of" not in reference:
+            return self.raw(reference)
+        before = self.stage(unit, reference["of"]) * reference.get("scale", 1.0)
+        if reference["how"] == "weights":
+            sizes = np.exp(before - before.max(-1, keepdims=True))
+            return sizes / sizes.sum(-1, keepdims=True)
+        if reference.get("allowed") is None:
+            return before
+        bits = np.unpackbits(self.raw(reference["allowed"]).reshape(-1))[: before.size]
+        return np.where(bits.reshape(before.shape) == 1, before, -np.inf)
+
     def numbers(self, reference):
         """An array, or what was rounded to decimals."""
         raw = self.raw(reference)

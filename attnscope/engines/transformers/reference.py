@@ -11,6 +11,7 @@ from attnscope.engines.protocol import EngineSettings, LoadedModel
 from attnscope.engines.transformers.engine import OpenedModel, TransformersEngine
 from attnscope.engines.transformers.interface import AttentionCapture, capturing, through_interface
 from attnscope.engines.transformers.loading import TransformersModel, load_model
+from attnscope.engines.transformers.near_keys import from_band, from_blocks
 from attnscope.model.attention import attended
 from attnscope.model.batch import Batch, TokenTensors
 from attnscope.model.inputs import AttentionInputs
@@ -100,4 +101,15 @@ def _weights(engine: TransformersEngine, batch: Batch) -> list[Tensor]:
     # SqueezeBERT and ProphetNet return scores under this name
     if weights is None or any(bool((layer.sum(-1) > 1.01).any()) or bool((layer < 0).any()) for layer in weights):
         raise AttnscopeError("transformers returns no attention weights for this model")
-    return list(weights)
+    if engine.loaded.chosen in ("decoder", "cross"):
+        return list(weights)
+    return [_between_tokens(layer, batch.tokens.real.shape[1]) for layer in weights]
+
+
+def _between_tokens(weights: Tensor, n: int) -> Tensor:
+    """Return the weights between n tokens, (B, H, n, n); some models return those of near keys (see near_keys)."""
+    if weights.ndim == 5:
+        weights = from_blocks(weights, 0.0)
+    elif weights.shape[3] != n:
+        weights = from_band(weights.transpose(1, 2), 0.0)
+    return weights[:, :, :n, :n]

@@ -13,6 +13,7 @@ from tests.families.census import watch_attention
 from tests.helpers import hybrids
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.tiny_models import TABLE
+from tests.page.reading import read_page
 
 TEXT = "the bank by the river was old"
 OTHER = "the bank by the water was old"
@@ -80,12 +81,44 @@ def test_predictions_and_generation_equal_those_of_the_model(folder):
     assert len(ids) > 8 or expected[7] == 2
 
 
-def test_studies_work_by_default(folder):
-    path, _ = folder
-    assert attnscope.compare(TEXT, OTHER, model=path)
-    assert attnscope.explain(TEXT, query="river", model=path).holds
+def same_sources(text, model):
+    """Compare the strongest sources of every row of all shown heads with eager attention's."""
+    expected = watch_attention(model, ids_of(text)).weights
+    layers = list(dict.fromkeys(head.layer for head in text.heads))
+    assert len(layers) == len(expected)
+    for head in text.heads:
+        theirs = expected[layers.index(head.layer)][0, head.head].float().numpy()
+        for query, keys, weights in zip(text.queries, head.top.keys, head.top.weight, strict=True):
+            there = keys >= 0
+            np.testing.assert_allclose(weights[there], theirs[query][keys[there]], **CLOSE)
+
+
+def test_studies_equal_eager(folder):
+    path, model = folder
+    sides = attnscope.compare(TEXT, OTHER, model=path).data.sides
+    assert len(sides) == 2
+    for side in sides:
+        same_sources(side.report.texts[0], model)
+    explained = attnscope.explain(TEXT, query="river", model=path)
+    weights = watch_attention(model, ids_of(explained.data)).weights
+    attending = attending_layers(path)
+    theirs = (
+        weights[attending.index(explained.data.layer)][0, explained.data.head, explained.data.query].float().numpy()
+    )
+    np.testing.assert_allclose(explained.data.row.weights, theirs[explained.data.keys], **CLOSE)
+    assert explained.holds
+    asked = attnscope.heads(text=TEXT, query="river", key="bank", model=path)
+    river, bank = (next(n for n, t in enumerate(explained.data.tokens) if t.text == word) for word in ("river", "bank"))
+    for layer, of_layer in zip(attending, weights, strict=True):
+        np.testing.assert_allclose(asked.values[layer], of_layer[0, :, river, bank].float().numpy(), **CLOSE)
     assert attnscope.heads(model=path, draws=2)
     assert attnscope.check(TEXT, model=path).passed
+
+
+def attending_layers(path):
+    """Numbers of the layers with attention."""
+    text = attnscope.inspect(TEXT, model=path, layer="all", head=0).data.texts[0]
+    return [head.layer for head in text.heads]
 
 
 def test_a_cut_head_changes_what_a_hook_changes(folder):
@@ -121,11 +154,29 @@ def test_a_dump_holds_the_weights_of_eager_attention(folder, tmp_path):
             np.testing.assert_allclose(np.array(weights), theirs, **PADDED)
 
 
-def test_a_page_is_written(folder, tmp_path):
-    path, _ = folder
-    page = tmp_path / "page.html"
-    assert main(["run", TEXT, "--model", path, "-o", str(page)]) == 0
-    assert page.stat().st_size > 10_000
+def test_a_page_holds_the_weights_of_eager_attention(folder, tmp_path):
+    path, model = folder
+    file = tmp_path / "page.html"
+    assert main(["run", TEXT, "--model", path, "-o", str(file)]) == 0
+    page = read_page(file)
+    (scene,) = page.of_kind("walk")[0]["scenes"]
+    text = attnscope.inspect(TEXT, model=path, layer="all", head="all").data.texts[0]
+    expected = watch_attention(model, ids_of(text)).weights
+    assert len(scene["layers"]) == len(expected)
+    assert len(scene["units"]) == sum(weights.shape[1] for weights in expected)
+    for unit in scene["units"]:
+        theirs = expected[scene["layers"].index(unit["layer"])][0, unit["head"]].float().numpy()
+        np.testing.assert_allclose(page.stage(unit, "weights"), theirs, **CLOSE)
+    (group,) = scene["groups"]
+    places, weights = page.raw(group["places"]), page.numbers(group["measures"]["weight"])
+    for n, (layer, head) in enumerate(group["units"]):
+        theirs = expected[layer][0, head].float().numpy()
+        for query in range(len(text.queries)):
+            there = weights[:, n, query] > 0
+            np.testing.assert_allclose(
+                weights[there, n, query], theirs[query][places[there, n, query]], rtol=0, atol=1e-3
+            )
+            assert weights[0, n, query] == pytest.approx(theirs[query].max(), abs=1e-3)
 
 
 def test_explore_shows_the_weights_of_eager_attention(folder, monkeypatch):

@@ -1,10 +1,12 @@
 """Models that read more than a text, run layers again, attend in chunks, or hold a text model: see the census."""
 
+import numpy as np
 import pytest
 import transformers as hf
 
 import attnscope
 from tests.families.census import build, examine, text_class
+from tests.helpers.architectures import write_tokenizer
 from tests.helpers.hybrids import save_hybrid
 
 TEXT = "the bank by the river was old"
@@ -36,3 +38,37 @@ def test_a_note_says_what_is_shown(tmp_path, model_type: str, note: str) -> None
     save_hybrid(tmp_path, build(model_type, text_class(hf.CONFIG_MAPPING[model_type])))
     notes = attnscope.inspect(TEXT, model=str(tmp_path)).data.provenance.notes
     assert any(note in line for line in notes), notes
+
+
+NEAR = {
+    "longformer": (None, "longformer.encoder.layer.1.attention.output.dense"),
+    "led": ("encoder", "led.encoder.layers.1.self_attn.output"),
+    "longt5": ("encoder", "encoder.block.1.layer.0.LocalSelfAttention.o"),
+}
+
+
+@pytest.mark.parametrize("model_type", NEAR)
+def test_near_keys_are_projected_and_checked(tmp_path, model_type):
+    """The output projection takes texts that the model has padded to full windows."""
+    part, name = NEAR[model_type]
+    model = build(model_type, text_class(hf.CONFIG_MAPPING[model_type]))
+    model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    options = {"model": tmp_path} | ({"part": part} if part else {})
+    checked = attnscope.check(TEXT, **options)
+    assert checked.passed
+    names = {check.name for check in checked.data.checks if check.verdict == "pass"}
+    assert {"equals eager transformers: weights", "the output of attention is W·(weights·v)"} <= names
+    at = {"layer": 1, "head": 2, **options}
+    head = attnscope.inspect(TEXT, by="projected", top=8, special=True, **at).data.texts[0].heads[0]
+    explained = attnscope.explain(TEXT, query=5, top=8, **at).data
+    weight = model.get_submodule(name).weight.detach().numpy()
+    width = weight.shape[1] // 4
+    projected = explained.value_vectors @ weight[:, 2 * width : 3 * width].T
+    sizes = dict(zip(explained.keys, np.linalg.norm(projected, axis=-1), strict=True))
+    compared = 0
+    for key, share, alpha in zip(head.top.keys[5], head.top.projected[5], head.top.weight[5], strict=True):
+        if key >= 0 and key in sizes:
+            assert share == pytest.approx(alpha * sizes[key], rel=1e-4)
+            compared += 1
+    assert compared >= 3
