@@ -36,6 +36,32 @@ def test_every_architecture(tmp_path: Path, architecture: str, kind: str) -> Non
     assert largest(tmp_path / "m.gguf", theirs, batch([12, 7], vocabulary=60, padding=0, segments=0)) < tolerance
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+def test_windows_of_olmo_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaled: bool) -> None:
+    """It has the architecture of OLMo 2; rotary positions are stretched only in layers without a window."""
+    types = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    stretched = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0} if scaled else plain
+    rope = {"full_attention": stretched, "sliding_attention": plain}
+    config = {"num_hidden_layers": 4, "sliding_window": 5, "layer_types": types, "rope_parameters": rope}
+    said = {
+        "block_count": 4,
+        "rope.freq_base": 10000.0,
+        "attention.sliding_window": 5,
+        "attention.sliding_window_pattern": [name == "sliding_attention" for name in types],
+    }
+    if scaled:
+        said |= {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
+    monkeypatch.setitem(gguf_files.MODELS, "olmo2", (hf.Olmo3ForCausalLM, config, said))
+    theirs = gguf_files.write(tmp_path / "m.gguf", "olmo2", "F16")
+    b = batch([12, 7], vocabulary=60, padding=0, segments=0)
+    assert largest(tmp_path / "m.gguf", theirs, b) < TOLERANCE
+    stack = native_stages.open_stack(tmp_path / "m.gguf")
+    layers = native_stages.run(stack, b.ids, b.lengths)
+    reach = [int((layer.weights[0, 0, 11] > 0).nonzero()[0]) for layer in layers]
+    assert [11 - first for first in reach] == [4, 11, 4, 11]
+
+
 @pytest.mark.parametrize("tokens", [8, 12])
 def test_factors_of_long_texts(tmp_path: Path, tokens: int) -> None:
     """LongRoPE as convert_hf_to_gguf.py writes it: two tables, and the factor that follows from both lengths."""
