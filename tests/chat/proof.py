@@ -22,7 +22,6 @@ from attnscope.checkpoints.chat.templates import ChatTemplates
 from attnscope.checkpoints.locating import open_checkpoint
 from attnscope.checkpoints.tokenization.hugging_face import FileTokenizer
 from attnscope.request.chat import chat_of
-from attnscope.request.run_config import TextInput
 from attnscope.run.rendering import chat_text
 from tests.chat.drawing import draw_chat
 
@@ -94,8 +93,8 @@ def observed(tokenizer: FileTokenizer, template: str, chat: dict[str, Any]) -> A
         return [], None
     if rendered.generated is None or "continue_final_message" in chat:
         return [token.id for token in tokens], None
-    known = chat_text(TextInput(rendered.text, rendered=rendered), tokens)
-    assert known is not None and known.assistant is not None
+    known = chat_text(rendered, tokens)
+    assert known.assistant is not None
     return [token.id for token in tokens], [int(n in known.assistant) for n in range(len(tokens))]
 
 

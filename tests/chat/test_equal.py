@@ -91,6 +91,26 @@ def test_parts_and_documents_are_spans_of_their_own():
     ]
 
 
+def test_a_template_that_reads_lists_of_parts_alone_is_given_lists():
+    """Idefics 3 and LLaVA have such templates, which write nothing of a text, or its characters one by one."""
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}"
+        "{% if part.type == 'image' %}[image]{% elif part.type == 'text' %}{{ part.text }}{% endif %}"
+        "{% endfor %}{% endfor %}"
+    )
+    mixed = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Why?"}]},
+        {"role": "assistant", "content": "Rain."},
+    ]
+    rendered = render_chat(chat_of(mixed), ChatTemplates({"default": template}))
+    assert rendered.text == "<system>Be brief.<user>[image]Why?<assistant>Rain."
+    assert [rendered.text[t.start : t.end] for t in rendered.turns] == ["Be brief.", "Why?", "Rain."]
+    rendered = render_chat(chat_of([mixed[0], mixed[2]]), ChatTemplates({"default": template}))
+    assert rendered.text == "<system>Be brief.<assistant>Rain."
+    assert rendered.warnings == ()
+
+
 def test_a_text_that_is_cut_is_found_as_far_as_it_is_there():
     template = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}|{{ m.content.split('<')[0] }};{% endfor %}"
     rendered = render_chat(

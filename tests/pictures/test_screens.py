@@ -6,6 +6,7 @@ from io import StringIO
 import numpy as np
 import pytest
 from msgspec import structs
+from rich.color import Color
 from rich.console import Console
 
 from attnscope.findings.predictions import PredictedToken, Prediction
@@ -15,7 +16,7 @@ from attnscope.views.figure import as_svg
 from attnscope.views.palette import DARK, LIGHT
 from attnscope.views.parts import Bars, Pictures
 from attnscope.views.pictures import covered, faint, percent, resized
-from attnscope.views.scales import Scale
+from attnscope.views.scales import Scale, luminance
 from attnscope.views.terminal import as_text, draw
 from attnscope.views.terminal.screen import Screen
 from tests.helpers.pictures import COLUMNS, ROWS, pixels, random_weights, report_on_picture
@@ -164,6 +165,51 @@ def _colours(line: str) -> list[list[list[int]]]:
         upper, lower = colours["38" if letters[0] == "▀" else "48"], colours.get("48", [0, 0, 0])
         found += [[upper, lower]] * len(letters)
     return found
+
+
+def test_of_256_colours_a_patch_has_one_and_a_mixture_is_none() -> None:
+    """Mixtures with the picture were the colours of other weights: of nothing, that of 2 %."""
+    part = maps_of(report_on_picture(WEIGHTS, layer=0, head=1))
+    file = StringIO()
+    console = Console(file=file, width=60, color_system="256", force_terminal=True, legacy_windows=False)
+    draw([part], console)
+    rows = [halves for line in file.getvalue().splitlines() if "▀" in line and (halves := _numbers(line))]
+    size = 7 * ROWS, 7 * COLUMNS  # seven pixels for a patch
+    drawn = np.array(rows).transpose(0, 2, 1).reshape(2 * len(rows), -1)[: size[0], -size[1] :]  # behind the picture
+    patches = drawn.reshape(ROWS, 7, COLUMNS, 7).transpose(0, 2, 1, 3).reshape(ROWS * COLUMNS, -1)
+    row = WEIGHTS[0, 1, 0, 2:]
+    found = []
+    for patch in np.argsort(row):
+        colours = {int(number) for number in patches[patch] if not (number in (16, 231) or number >= 232)}
+        assert len(colours) <= 1
+        light = [luminance(Color.from_ansi(number).get_truecolor()) for number in colours]
+        found.append((max(light, default=0.0), np.isin(patches[patch], list(colours)).mean()))
+    lights = [light for light, _ in found]
+    assert lights == sorted(lights)
+    assert len(set(lights)) > 4
+    assert found[0][1] < 0.5 < found[-1][1]  # the more of it, the larger the weight
+
+
+def _numbers(line: str) -> list[list[int]]:
+    """The numbers of the colours of the upper and the lower half of every character of a line that has any."""
+    found = []
+    for codes, letters in re.findall(r"\x1b\[([0-9;]*)m([▀ ]+)\x1b\[0m", line):
+        colours = {kind: int(number) for kind, number in re.findall(r"([34]8);5;(\d+)", codes)}
+        if colours:
+            found += [[colours["38" if letters[0] == "▀" else "48"], colours.get("48", 16)]] * len(letters)
+    return found
+
+
+@pytest.mark.parametrize("system", ["standard", "256"])
+def test_the_colour_of_letters_is_none_of_a_thumbnail(system: str) -> None:
+    """A cell of the background in the upper half was drawn as letters are: white on black."""
+    part = maps_of(report_on_picture(random_weights(3, 4, TOKENS), layer="all", head="all"))
+    file = StringIO()
+    console = Console(file=file, width=80, color_system=system, force_terminal=True, legacy_windows=False)  # type: ignore[arg-type]
+    draw([part], console)
+    runs = re.findall(r"([0-9;]*)m([^\x1b]*[▀▄][^\x1b]*)", file.getvalue())
+    assert {letter for _, letters in runs for letter in letters} >= {"▀", "▄"}
+    assert all(re.search(r"\b(3[0-7]|9[0-7]|38;5;\d+)\b", codes) for codes, _ in runs)
 
 
 @pytest.mark.parametrize("system", [None, "standard", "256", "truecolor"])

@@ -10,6 +10,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean, listed
 from attnscope.checkpoints.chat.process import PROCESS, SECONDS, TookTooLong
 from attnscope.checkpoints.chat.templates import SPECIAL_TOKENS, ChatTemplates
@@ -49,13 +51,8 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
     """Render messages."""
     name, template = templates.choose(chat.chat_template, tools=chat.tools is not None)
     origin = f"{name} ({templates.where})" if templates.where and name in templates.templates else name
-    variables = {**templates.special_tokens, **chat.chat_template_kwargs, **_messages(chat, joined=False)}
-    texts = list(_texts(chat, joined=False))
-    answer = _ask(template, variables, [_marked(variables, texts)], where, must=not _has_parts(chat))
-    if _has_parts(chat) and not _takes_parts(answer, texts):
-        variables |= _messages(chat, joined=True)
-        texts = list(_texts(chat, joined=True))
-        answer = _ask(template, variables, [_marked(variables, texts)], where)
+    settings = {**templates.special_tokens, **chat.chat_template_kwargs}
+    variables, texts, answer = _first_written(chat, template, settings, where)
     _check_used(chat, answer["names"])
     text, marked = answer["texts"]
     ranges = _locate(text, marked, texts)
@@ -70,6 +67,41 @@ def render_chat(chat: Chat, templates: ChatTemplates, where: str = arg("chat")) 
     ranges_of_answer = None if generated is None else tuple((start, end) for start, end in generated)
     warnings = tuple(_warnings(answer, variables, missing))
     return RenderedChat(text, turns, ranges_of_answer, origin, tuple(chat.roles), warnings)
+
+
+def _first_written(
+    chat: Chat, template: str, settings: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], list[_UserText], dict[str, Any]]:
+    """Return variables that the template writes, the texts in them, and what it answers.
+
+    Contents are texts or lists of parts, and a template may take only one of them: they are tried as they are, then all
+    as lists, then all as texts.
+    """
+    has_lists = _has_parts(chat)
+    forms = [(chat, False), (_in_parts(chat), False), *([(chat, True)] if has_lists else [])]
+    tried = []
+    for number, (form, joined) in enumerate(forms):
+        variables = {**settings, **_messages(form, joined=joined)}
+        texts = list(_texts(form, joined=joined))
+        must = joined or (number == 0 and not has_lists)
+        answer = _ask(template, variables, [_marked(variables, texts)], where, must=must)
+        if answer is not None:
+            tried.append((variables, texts, answer))
+            plain = not has_lists and _writes(answer["texts"][0], texts)
+            if plain or joined or _takes_parts(answer, texts):
+                return tried[-1]
+    return tried[0]
+
+
+def _in_parts(chat: Chat) -> Chat:
+    """Return a chat whose contents are all lists of parts."""
+    messages = [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message.get("content"), str)
+        else message
+        for message in chat.messages
+    ]
+    return replace(chat, messages=messages)
 
 
 def _messages(chat: Chat, *, joined: bool) -> dict[str, Any]:
@@ -96,6 +128,12 @@ def _takes_parts(answer: dict[str, Any] | None, texts: Sequence[_UserText]) -> b
         return False
     present = {int(index) for _, index in _MARK.findall(marked)}
     return all(index in present for index, (n, _) in enumerate(_numbered(texts)) if "content" in texts[n].paths[0])
+
+
+def _writes(text: str, texts: Sequence[_UserText]) -> bool:
+    """Tell whether a rendered text has the content of every message."""
+    contents = (piece for user_text in texts if "content" in user_text.paths[0] for _, piece in user_text.pieces)
+    return all(piece.strip() in text for piece in contents)
 
 
 def _texts(chat: Chat, *, joined: bool) -> Iterator[_UserText]:

@@ -141,8 +141,13 @@ def _transformers() -> Any:
         import transformers
         from transformers import AttentionInterface, AttentionMaskInterface  # noqa: F401  # too old without
     except ImportError as e:
-        message = f"transformers cannot be imported ({str(e).splitlines()[0]})"
+        cause: BaseException = e
+        while cause.__cause__ is not None:  # such as a torchvision of another release of torch
+            cause = cause.__cause__
+        message = f"transformers cannot be imported ({first_line(cause)})"
         hint = "pip install 'attnscope[transformers]'"
+        if cause is not e:
+            hint = "repair or remove the package that this error is of"
         raise AttnscopeError(message, where=arg("model"), hint=hint) from e
     hf: Any = transformers
     register()
@@ -194,5 +199,7 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return an error of transformers in a few words."""
-    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:200]}"
+    """Return the first sentence of an error of transformers."""
+    line = next(iter(str(error).strip().splitlines()), "")
+    sentence = re.split(r"\. (?=[A-Z])", line)[0]
+    return f"{type(error).__name__}: {sentence[:200]}"

@@ -399,7 +399,9 @@ def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: boo
 def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool) -> list[str]:
     heads = [head for text in report.texts for head in text.heads]
     of_one_head = ["--layer L --head H (of one head)"]
-    if any(text.mixing is not None for text in report.texts):
+    if matrices := [text.mixing for text in report.texts if text.mixing is not None]:
+        if any(len(mixing.units) > 1 for mixing in matrices):
+            return ["--layer L --head H (of one head)"]
         one_row = all(len(text.queries) == 1 for text in report.texts)
         return [*(["--key WORD", "--layer N --head N"] if one_row else ["--head all", "--query WORD"]), "--top K"]
     if any(text.rollouts for text in report.texts):

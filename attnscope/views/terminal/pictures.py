@@ -12,11 +12,11 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from attnscope.findings.arrays import Array
+from attnscope.findings.arrays import Array, Matrix
 from attnscope.views.head_layout import lay_out_heads
 from attnscope.views.palette import Surface
 from attnscope.views.parts import PictureMap, Pictures
-from attnscope.views.pictures import RELATIVE, UNIT, covered, percent, resized, ticks, two_digits
+from attnscope.views.pictures import RELATIVE, UNIT, covered, faint, patch_colour, percent, resized, ticks, two_digits
 from attnscope.views.scales import Scale, needs_black, pool_largest
 from attnscope.views.terminal.colours import SHADES, cell_shade, ramp_style
 from attnscope.views.terminal.screen import Screen, flow
@@ -27,6 +27,7 @@ _SMALL = 24  # the same if there are more than a few
 _FEW = 4
 _BETWEEN = 3  # blanks between two pictures
 _FEWEST = 16  # colours of a terminal that cannot show a picture
+_FEW_COLOURS = 256
 _RAMP = 24  # characters of a legend's ramp
 # Characters of a thumbnail.
 _NARROWEST = 8
@@ -179,7 +180,7 @@ def _thumbnail_lines(screen: Screen, picture: PictureMap | None, size: Size) -> 
 
 
 def _colour(screen: Screen, place: float) -> Color:
-    if screen.colours > _FEWEST:
+    if screen.colours > _FEW_COLOURS:
         return Color.from_rgb(*screen.surface.colour(place, signed=False))
     return screen.ramp(place).bgcolor or Color.default()
 
@@ -188,6 +189,8 @@ def half_block(upper: Color, lower: Color | None = None) -> tuple[str, Style]:
     """Return a character whose halves have two colours; without a lower one, that of the terminal's background."""
     if upper == lower:
         return " ", Style(bgcolor=upper)
+    if upper.is_default:  # as a foreground, it is the colour of letters
+        return (" ", Style()) if lower is None else ("▄", Style(color=lower))
     return "▀", Style(color=upper, bgcolor=lower)
 
 
@@ -211,7 +214,8 @@ def map_rows(picture: PictureMap, size: Size, look: Terminal) -> list[Pieces]:
     if not has_pictures(look):
         return _shaded_rows(picture, look)
     pixels = resized(picture.pixels, size.height, size.width)
-    lines = half_block_rows(covered(pixels, picture.weights, picture.scale, look.surface))
+    over = covered if look.colours > _FEW_COLOURS else _covered_by_steps
+    lines = half_block_rows(over(pixels, picture.weights, picture.scale, look.surface))
     if picture.query is not None:
         rows, columns = picture.weights.shape
         row, column = picture.query
@@ -222,6 +226,21 @@ def map_rows(picture: PictureMap, size: Size, look: Terminal) -> list[Pieces]:
         for at, letter in zip(range(left, right), letters, strict=True):
             line[at] = letter, Style(bgcolor=line[at][1].bgcolor, color=_ink(look), bold=True)
     return lines
+
+
+def _covered_by_steps(pixels: Array, weights: Matrix, scale: Scale, surface: Surface) -> Array:
+    """Return what `covered` does for 256 colours: a mixture of a colour and the picture would be another weight's."""
+    height, width, _ = pixels.shape
+    rows, columns = weights.shape
+    steps: Array = np.repeat(faint(pixels, surface).mean(-1, keepdims=True), 3, -1)
+    dither = np.array([[0.1, 0.6], [0.8, 0.35]])[np.arange(height)[:, None] % 2, np.arange(width) % 2]
+    patches = (np.arange(height) * rows // height)[:, None] * columns + np.arange(width) * columns // width
+    for patch, weight in enumerate(weights.ravel().tolist()):
+        colour = ramp_style(scale.place(weight) or 0.0, False, _FEW_COLOURS, surface).bgcolor
+        if colour is not None:
+            _, cover = patch_colour(weight, scale, surface)
+            steps[(patches == patch) & (dither < cover)] = colour.get_truecolor()
+    return np.rint(steps).astype(np.uint8)
 
 
 def _ink(look: Terminal) -> Color:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -114,6 +115,20 @@ def test_a_family_of_neither_says_how_to_see_it(folders):
 def test_without_the_package(folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert refused(folders("llama")).endswith("pip install 'attnscope[transformers]'")
+
+
+def test_a_package_that_breaks_the_import_of_transformers_is_named(folders, monkeypatch):
+    """As does a torchvision of another build of torch, whose hint was to install transformers."""
+
+    def broken(name):
+        missing = ModuleNotFoundError(f"Could not import module '{name}'. Are this object's requirements right?")
+        raise missing from RuntimeError("operator torchvision::nms does not exist. Details follow")
+
+    package = ModuleType("transformers")
+    package.__getattr__ = broken
+    monkeypatch.setitem(sys.modules, "transformers", package)
+    said = "transformers cannot be imported (RuntimeError: operator torchvision::nms does not exist); repair or remove "
+    assert said in refused(folders("llama"))
 
 
 def test_missing_weights_are_not_made_up(copied):
