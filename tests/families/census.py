@@ -540,6 +540,8 @@ def document(findings: list[Finding], left: list[str]) -> str:
     lines = [
         "# Architectures",
         "",
+        "![What a checkpoint has: which layers have attention over tokens, and which are of another kind](layers.svg)",
+        "",
         f"Every type of model in `transformers` {hf.__version__} that takes text, built as a tiny random folder and "
         "compared with eager `transformers`: the largest difference of weights in all layers with attention, alone and "
         "in a padded batch, of the decoder of two halves (its own tokens, and those of the encoder), of logits, of a "

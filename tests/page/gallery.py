@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from attnscope.cli import main
 from tests.helpers import dinov2
@@ -83,17 +84,23 @@ def write(folder: Path) -> int:
         return failed + (main([*arguments, "-o", figure, "--force"]) != 0)
 
 
-def picture(folder: Path) -> None:
-    """Write page-light.png and page-dark.png beside a folder with pages, as a browser shows one of these."""
+def picture(folder: Path, written: Path) -> None:
+    """Write page-light.png and page-dark.png into a folder, as a browser shows one of the pages in another."""
     from playwright.sync_api import sync_playwright
 
-    name, place = PICTURED
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
-        for theme in ("light", "dark"):
-            page = browser.new_page(viewport=SIZE, color_scheme=theme)
-            page.goto(f"{(folder / name).resolve().as_uri()}.html#{place}")
-            page.wait_for_selector("html[data-ready]")
-            page.wait_for_timeout(1000)  # heads are drawn in the tasks after the first
-            page.screenshot(path=str(folder.parent / f"page-{theme}.png"))
+        shoot(browser, folder, written)
         browser.close()
+
+
+def shoot(browser: Any, folder: Path, written: Path) -> None:
+    """Write the pictures as a browser that is open shows the page; see picture."""
+    name, place = PICTURED
+    for theme in ("light", "dark"):
+        page = browser.new_page(viewport=SIZE, color_scheme=theme)
+        page.goto(f"{(folder / name).resolve().as_uri()}.html#{place}")
+        page.wait_for_selector("html[data-ready]")
+        page.wait_for_timeout(1000)  # heads are drawn in the tasks after the first
+        page.screenshot(path=str(written / f"page-{theme}.png"))
+        page.close()

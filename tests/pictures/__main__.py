@@ -13,13 +13,13 @@ from tests.pictures.drawn import DOCS, PICTURES, write
 
 def main(names: list[str]) -> int:
     """Make pictures; return how many pages could not be made."""
-    write([name for name in PICTURES if not names or name in names], DOCS)
+    write([name for name in PICTURES if not names or name in names], DOCS.resolve())
     if not names or "explore.svg" in names:
         recording.write(DOCS / "explore.svg")
     if names and "gallery" not in names:
         return 0
     failed = gallery.write(gallery.FOLDER)
-    gallery.picture(gallery.FOLDER)
+    gallery.picture(gallery.FOLDER, DOCS)
     return failed
 
 
