@@ -158,6 +158,7 @@ class _Operators(TorchFunctionMode):
         self.running: list[nn.Module] = []
         self._paused = False
         self.length = 0  # tokens of a text, in the input of the outermost module
+        self.texts = 1  # of the batch
         self._rows: dict[nn.Module, Tensor] = {}  # the last row of weights of each module that attended
         self._scores: MutableMapping[Tensor, _Scores] = WeakTensorKeyDictionary()
         self._factors: MutableMapping[Tensor, float] = WeakTensorKeyDictionary()  # that tensors were multiplied by
@@ -166,7 +167,8 @@ class _Operators(TorchFunctionMode):
         """Listen to a module that begins to run."""
         if not self.running:
             _, tokens = first_argument(module, args, kwargs)
-            self.length = tokens.shape[1] if isinstance(tokens, Tensor) and tokens.ndim > 1 else 0
+            known = isinstance(tokens, Tensor) and tokens.ndim > 1
+            self.texts, self.length = tokens.shape[:2] if known else (1, 0)
         self.running.append(module)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -229,7 +231,11 @@ class _Operators(TorchFunctionMode):
             output = of_blocks(output, scores.shape[3])
         else:
             *_, queries, keys = scores.shape
-            texts, heads = scores.shape[:2] if len(scores.shape) == 4 else (1, scores.shape[0])
+            if len(scores.shape) == 4:
+                texts, heads = scores.shape[:2]
+            else:  # the heads of each text, one text after the other
+                texts = self.texts if scores.shape[0] % self.texts == 0 else 1
+                heads = scores.shape[0] // texts
             sizes = (texts, heads, queries, keys)
             output = self._attend_all(
                 scores.q.reshape(texts, heads, queries, -1),

@@ -5,6 +5,7 @@ import pytest
 import transformers as hf
 
 import attnscope
+from attnscope.base.errors import AttnscopeError
 from tests.families.census import build, examine, text_class
 from tests.helpers.architectures import write_tokenizer
 from tests.helpers.hybrids import save_hybrid
@@ -72,3 +73,25 @@ def test_near_keys_are_projected_and_checked(tmp_path, model_type):
             assert share == pytest.approx(alpha * sizes[key], rel=1e-4)
             compared += 1
     assert compared >= 3
+
+
+def test_what_is_added_in_place_behind_attention_is_noticed(tmp_path):
+    """Nyströmformer adds a convolution of the values to the output: projected numbers left it out."""
+    build("nystromformer", text_class(hf.CONFIG_MAPPING["nystromformer"])).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    assert attnscope.check(TEXT, model=tmp_path).passed
+    with pytest.raises(AttnscopeError, match="something other than a gate stands between weights·v and the output"):
+        attnscope.inspect(TEXT, model=tmp_path, by="projected")
+
+
+@pytest.mark.parametrize("study", ["check", "ablate"])
+def test_heads_of_several_texts_that_are_one_batch(tmp_path, study):
+    """LED multiplies heads of all texts at once, where its decoder reads its encoder."""
+    build("led", text_class(hf.CONFIG_MAPPING["led"])).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    options = {"model": tmp_path, "part": "cross", "context": "the bank by the water"}
+    if study == "check":
+        assert attnscope.check(TEXT, **options).passed
+    else:
+        effects = attnscope.ablate("the river", each="head", **options).values
+        assert effects.shape == (4, 4) and np.isfinite(effects).all() and (effects > 0).all()
