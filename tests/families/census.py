@@ -127,6 +127,7 @@ _TEXT_PART = {
     "bridgetower": "text_model",
     "dia": "encoder",
     "pe_audio": "text_model",
+    "shieldgemma2": "model",
 }
 # Classes that checkpoints of a type are saved with, where transformers' own tables name others.
 _SAVED_AS = {"shieldgemma2": "ShieldGemma2ForImageClassification"}

@@ -159,7 +159,12 @@ class TransformersEngine:
         if missed := set(recorders) - seen:
             message = f"layer {min(missed)} attended to two tokens and not to this text"
             raise AttnscopeError(message, where=arg("layer"), hint=f"select other layers with {arg('layer')}")
-        hidden: Tensor | None = result.last_hidden_state if final else None
+        if not final:
+            return None
+        if getattr(result, "last_hidden_state", None) is None:
+            message = f"{type(self.loaded.model).__name__} gives no states behind its last layer"
+            raise AttnscopeError(message, where=arg("model"), hint="effects are measured in these")
+        hidden: Tensor = result.last_hidden_state
         return hidden
 
     def _run(self, session: AttentionCapture, batch: Batch) -> Any:

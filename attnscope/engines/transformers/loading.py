@@ -135,7 +135,8 @@ def _load(model_class: ModelClass, folder: Folder, dtype: torch.dtype) -> Transf
     names = {name for name, module in whole.named_modules() if module is base} - {""}
     outside = {name for name in missing if names and not any(name.startswith(f"{inner}.") for inner in names)}
     notes = _check_loaded(model, model_class.within, info, missing - outside, folder)
-    predicting = model if is_predicting(model) and not outside else None
+    language = next((part for part in (model, model.base_model) if is_predicting(part)), None)
+    predicting = None if outside else language
     try:
         return replace(inspect_model(base, folder.path, notes), predicting=predicting)
     except AttnscopeError as e:

@@ -53,6 +53,8 @@ def base_of(model: Any) -> Any:
     if model.base_model is model and is_predicting(model) and len(inside) == 1:
         return inside[0]
     base = model.base_model
+    if base is not model and is_predicting(base):  # ShieldGemma 2 decides by what a language model predicts
+        return base_of(base)
     within = [child for child in base.children() if isinstance(child, PreTrainedModel)]
     # BartForCausalLM holds its decoder in a module that only passes arguments on.
     passes_on = base.main_input_name not in signature(base.forward).parameters

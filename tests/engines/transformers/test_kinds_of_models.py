@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 import transformers as hf
 
 import attnscope
@@ -95,3 +96,26 @@ def test_heads_of_several_texts_that_are_one_batch(tmp_path, study):
     else:
         effects = attnscope.ablate("the river", each="head", **options).values
         assert effects.shape == (4, 4) and np.isfinite(effects).all() and (effects > 0).all()
+
+
+def test_a_model_around_a_language_model_predicts_and_is_cut(tmp_path):
+    """ShieldGemma 2 decides by the probabilities of two next tokens."""
+    model = build("shieldgemma2", text_class(hf.CONFIG_MAPPING["shieldgemma2"]))
+    model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    text = attnscope.inspect(TEXT, model=tmp_path).data.texts[0]
+    with torch.inference_mode():
+        logits = model.model(torch.tensor([[token.id for token in text.tokens]])).logits[0]
+    assert text.predictions
+    for prediction in text.predictions:
+        for token in prediction.tokens:
+            assert token.logit == pytest.approx(float(logits[prediction.position, token.id]), abs=1e-4)
+    effects = attnscope.ablate("the river", each="head", model=tmp_path).values
+    assert effects.shape == (4, 4) and (effects > 0).all()
+
+
+def test_a_model_that_gives_no_last_states_says_so(tmp_path):
+    build("encoder-decoder", text_class(hf.CONFIG_MAPPING["encoder-decoder"])).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    with pytest.raises(AttnscopeError, match="EncoderDecoderModel gives no states behind its last layer"):
+        attnscope.ablate("the bank", each="head", model=tmp_path, part="cross", context="the river")
