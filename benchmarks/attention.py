@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from measure import Table, busy, cpu_quota, exponent, machine, own_peak, script, seconds, take_turns
 
-from attnscope.base.system.processor import count_threads
+from attnscope.base.system.machine import count_threads
 from attnscope.findings.row_statistics import KEY_TOKENS, STATISTICS
 from attnscope.model.attention import attend
 from attnscope.model.inputs import AttentionInputs, AttentionSpec

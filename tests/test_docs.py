@@ -27,7 +27,7 @@ from attnscope import inspect
 from attnscope.cli import main
 from attnscope.cli.commands import COMMANDS, load
 from attnscope.findings.row_statistics import STATISTICS
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views.terminal import draw
 from tests.explore.headless import walk_without_terminal
 from tests.helpers import architectures, fork_server, gguf_files, hybrids

@@ -36,7 +36,6 @@ ROOMS = {
 AT_ONCE = {"cli": "base cli request views", "__init__": "base"}  # what it may import before it knows what is wanted
 # Declarations that options are made of, and the names of the package, too
 LIGHT = (
-    "attnscope.api.loaded_on_use",
     "attnscope.batch.formats",
     "attnscope.findings.record_parts",
     "attnscope.studies.formats",
@@ -155,7 +154,7 @@ def views_seen_by(folder):
 @pytest.mark.parametrize("view", ["terminal", "figure"])
 def test_a_view_draws_parts_and_reads_no_findings(view):
     """So that a new view is another folder, and every screen of every study appears in it."""
-    shared = ("axes", "head_layout", "numbers", "palette", "parts", "pictures", "scales", "sound", "spans", "spelling")
+    shared = ("axes", "head_layout", "numbers", "palette", "parts", "pictures", "scales", "sound", "spans")
     allowed = (f"attnscope.views.{view}", *(f"attnscope.views.{name}" for name in shared), "attnscope.base")
     if view == "figure":
         allowed = *allowed, "attnscope.views.settings"

@@ -56,7 +56,7 @@ def lengths(monkeypatch):
 
 
 def test_a_declared_study_has_a_command_a_function_and_files(lengths, monkeypatch, capsys, tmp_path):
-    for module in ("app", "commands", "help_text"):
+    for module in ("help_text", "app", "commands"):  # help imports the list of commands
         monkeypatch.setattr(f"attnscope.cli.{module}.COMMANDS", ["lengths"])
     monkeypatch.setattr("attnscope.cli.commands.STUDIES", registry.STUDIES)
     monkeypatch.setattr("attnscope.cli._command", lambda name: __import__("typer").main.get_command(build_app(name)))

@@ -34,6 +34,7 @@ from attnscope.base.files.reading import read_file
 from attnscope.findings.array_files import ARRAY_FILES
 from attnscope.findings.codec import from_json, schema_of
 from attnscope.findings.run import Report
+from attnscope.request.combinations import check_combinations
 from attnscope.request.options import HEADS
 from attnscope.request.run_config import InspectArguments, Model, OpenArguments
 from attnscope.studies.ablate.arguments import AblateArguments
@@ -144,6 +145,7 @@ def _compare_two(
     """Measure the heads of two models, one after the other, and compare them."""
     from attnscope.studies.heads.changes import compare_heads
 
+    check_combinations(HEADS, options)
     call_of("heads", options, (axis, model_options[axis]))
     text = text if text is None or isinstance(text, str) else list(text)
     sides: list[tuple[str, Any]] = []

@@ -14,6 +14,7 @@ from attnscope.api.options import IDS, check_names, cuts, divided, read_values, 
 from attnscope.api.results import CheckResult, CompareResult, ExplainResult, InspectResult, Result, result_type
 from attnscope.api.running import given_texts, new_session, opened, running
 from attnscope.base.errors import UsageError
+from attnscope.request.combinations import check_combinations
 from attnscope.request.run_config import CallArguments, Model, ModelInspectArguments, RunConfig, TextInput
 from attnscope.studies.ablate.arguments import ModelAblateArguments
 from attnscope.studies.check.arguments import ModelCheckArguments
@@ -64,7 +65,7 @@ class OpenModel:
         self, text: str | Sequence[str] | None = None, **options: Unpack[ModelInspectArguments]
     ) -> InspectResult:
         """See attnscope.inspect."""
-        from attnscope.studies.rollout.run import reporter
+        from attnscope.studies.rollout.run import report
 
         check_names("inspect", options, ModelInspectArguments)
         with self._call(options, text) as (session, texts):
@@ -72,7 +73,7 @@ class OpenModel:
             fields = {"target": targets_of(options), "cuts": cuts(options.get("cut"))}
             fields |= {"predict": None} if options.get("predict") is None else {}
             run = msgspec.structs.replace(self._run(texts, ranked), **fields)
-            return InspectResult(reporter(run)(run, session=session))
+            return InspectResult(report(run, session=session))
 
     def explain(self, text: str | None = None, **options: Unpack[ModelExplainArguments]) -> ExplainResult:
         """See attnscope.explain."""
@@ -118,7 +119,9 @@ class OpenModel:
         assert command is not None
         own = [option.name for option in known_options if option.name not in RunConfig.__struct_fields__]
         own += command.own
-        call = call_of(name, {**options, "text": text, "chat": options.get("messages")})
+        messages = options.get("messages")
+        check_combinations(known_options, {**options, "text": text, "chat": messages if text is None else None})
+        call = call_of(name, {**options, "text": text, "chat": messages})
         values = dict.fromkeys(own) | read_values(options, known_options, *own)
         of_run = {option: value for option, value in options.items() if option not in own}
         has_text = text is not None or self._given is not None

@@ -3,6 +3,7 @@
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -305,7 +306,7 @@ def one_or_several(value: Any) -> list[Any]:
 def _stages(value: Any) -> tuple[str, ...]:
     stages = one_or_several(value)
     if stages:
-        return some_of("stages", "stage", STAGES)(",".join(map(str, stages)))
+        return some_of("stages", "stage", STAGES, ",".join(map(str, stages)))
     return ()
 
 
@@ -336,7 +337,7 @@ def indices(name: Literal["layer", "head"]) -> Callable[[Any], IndexSelection | 
 
     def read(value: Any) -> IndexSelection | HeadLabel:
         if isinstance(value, str):
-            return parse_indices_or_label(name)(value)
+            return parse_indices_or_label(name, value)
         try:
             if isinstance(value, slice):
                 edges = value.start, value.stop, value.step
@@ -346,7 +347,7 @@ def indices(name: Literal["layer", "head"]) -> Callable[[Any], IndexSelection | 
                 return IndexSelection(slice=(start, stop, step))
             several = one_or_several(value)
             if several and all(isinstance(item, str) for item in several):
-                return parse_indices_or_label(name)(",".join(several))
+                return parse_indices_or_label(name, ",".join(several))
             numbers = [_whole(item) for item in several]
         except (TypeError, ValueError) as e:
             hint = "use a number, several, a slice or range, 'L2H3', 'auto', 'all' or 'mean'"
@@ -404,7 +405,7 @@ PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
     "audio": lambda value: value,
     "config": _path("config"),
     "adapter": _path("adapter"),
-    "dtype": _named(one_of("dtype", Dtype), "torch."),
+    "dtype": _named(partial(one_of, "dtype", Dtype), "torch."),
     "device": _named(device),
     "ignore_key": _keys,
     "mask": mask_of,
@@ -415,8 +416,8 @@ PYTHON_READERS: dict[str, Callable[[Any], Any]] = {
     "head": indices("head"),
     "cuts": cuts,
     "filler": _filler,
-    "target": lambda value: tuple(map(text("target"), one_or_several(value))),
-    "others": lambda value: tuple(map(text("others"), one_or_several(value))),
+    "target": lambda value: tuple(text("target", token) for token in one_or_several(value)),
+    "others": lambda value: tuple(text("others", token) for token in one_or_several(value)),
 }
 
 
@@ -431,7 +432,7 @@ def _reader(option: Option) -> Callable[[Any], Any]:
         return _flag(option.name)
     if option.name in ("role", "lengths", "depths"):
         return _listed(option.read)
-    return PYTHON_READERS.get(option.name) or option.read or text(option.name)
+    return PYTHON_READERS.get(option.name) or option.read or partial(text, option.name)
 
 
 def _listed(read: Callable[[str], Any] | None) -> Callable[[Any], Any]:

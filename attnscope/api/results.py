@@ -141,9 +141,9 @@ class Result(Generic[Data]):
         settings = DisplaySettings(precision=self._digits_of(precision))
         figure = FigureSettings(None, labels, only, font)
         if isinstance(width, str):
-            figure = replace(figure, width=figure_width("width")(width))
+            figure = replace(figure, width=figure_width("width", width))
         elif width is not None:
-            settings = replace(settings, columns=number("width", 1)(width))
+            settings = replace(settings, columns=number("width", 1, None, width))
         parts = file_parts(self.data, target, replace(settings, figure=figure), table)
         check_target(target, force=force)
         write_atomic(target, parts, force=force)
@@ -160,7 +160,7 @@ class Result(Generic[Data]):
     def _digits_of(self, precision: int | None) -> int:
         if precision is None:
             return self._digits
-        return number("precision", 0, 9)(precision)
+        return number("precision", 0, 9, precision)
 
     def __repr__(self) -> str:
         pictured = isinstance(self.data, Report) and any(text.images for text in self.data.texts)
@@ -181,14 +181,14 @@ class Result(Generic[Data]):
 
 
 def _columns(width: int | None) -> int | None:
-    return None if width is None else number("width", 1)(width)
+    return None if width is None else number("width", 1, None, width)
 
 
 def _as_text(data: msgspec.Struct, width: int | None, precision: int, *, brief: bool = False) -> str:
     import shutil
 
     columns = width or max(40, shutil.get_terminal_size((80, 24)).columns)
-    from attnscope.studies.present import present
+    from attnscope.studies.registry import present
     from attnscope.views.terminal import as_text
 
     return as_text(present(data, precision=precision, options=False, brief=brief), columns)

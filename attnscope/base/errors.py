@@ -55,17 +55,13 @@ def arg(name: str, value: Value | PathLike[str] = None, placeholder: str = "") -
     return _marked(OptionName(name, plain, placeholder))
 
 
-def spelled(typed: str, python: str) -> str:
-    """Name something that is no option and that the command line and Python spell differently."""
-    return _marked(OptionName(python, typed=typed))
-
-
 def _marked(option_name: OptionName) -> str:
     return f"{_MARK}{tuple(option_name)!r}{_MARK}"
 
 
-JSON_FILE = spelled("--json", ".save('report.json')")
-TEXTS_FILE = spelled("--file", "text")
+# what is no option, and spelled differently on the command line
+JSON_FILE = _marked(OptionName(".save('report.json')", typed="--json"))
+TEXTS_FILE = _marked(OptionName("text", typed="--file"))
 Spelling = Callable[[OptionName], str]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnscope.base.errors import AttnscopeError, arg
-from attnscope.base.system.memory import available_memory
+from attnscope.base.system.machine import available_memory
 from attnscope.batch.formats import format_of
 
 _STEP = 1024  # compressed bytes read at a time: four bytes may decompress to 128 KiB, so at most 32 MiB result

@@ -17,8 +17,7 @@ from attnscope.base.errors import AttnscopeError, ErrorParts, UsageError, arg
 from attnscope.base.files.mask_files import cells_digest
 from attnscope.base.system.forking import Connection, fork
 from attnscope.base.system.gpu import WORTH_A_GPU, count_gpus, cuda_device, gpu_memory, has_gpu_driver
-from attnscope.base.system.memory import machine_memory
-from attnscope.base.system.processor import count_cpus, count_threads
+from attnscope.base.system.machine import count_cpus, count_threads, machine_memory
 from attnscope.batch.blocks import SelectedItems, with_blocks
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import CHARACTERS_OF_A_TOKEN, SCHEMA, Grouping, Header, InputFacts, Settings, find_change

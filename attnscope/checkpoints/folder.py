@@ -213,12 +213,10 @@ _SCALES = "_scales"
 MXFP4_BLOCK = (32, 16)  # numbers and bytes
 
 
-def unused_notes(names: Sequence[str]) -> tuple[str, ...]:
-    """Return notes on tensors that a reader may expect to be used."""
+def unused_note(names: Sequence[str]) -> str:
+    """Return a note on tensors that a reader may expect to be used."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    if names:
-        return (f"tensors that attention does not use: {', '.join(names[:3])}{more}",)
-    return ()
+    return f"tensors that attention does not use: {', '.join(names[:3])}{more}"
 
 
 def unwrap_names(tensors: Mapping[str, TensorInfo]) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:

@@ -45,21 +45,18 @@ class FoundTokenizer:
 
     def give_to(self, source: ModelSource) -> ModelSource:
         """Return a model with this tokenizer."""
+        fingerprint = source.fingerprint
+        if self.digest:
+            fingerprint = sha256((fingerprint + self.digest).encode()).hexdigest()[:16]
         return replace(
             source,
             tokenizer=self.tokenizer,
-            fingerprint=self.fingerprint(source.fingerprint),
+            fingerprint=fingerprint,
             notes=(*source.notes, *self.tokenizer.warnings),
             details=(*source.details, *self.tokenizer.notes),
             tokenizer_name=self.name,
             tokenizer_files=self.files,
         )
-
-    def fingerprint(self, of_model: str) -> str:
-        """Return the fingerprint of a model with this tokenizer."""
-        if self.digest:
-            return sha256((of_model + self.digest).encode()).hexdigest()[:16]
-        return of_model
 
 
 def find_tokenizer(folder: Folder, tokenizer_name: str | None) -> FoundTokenizer:

@@ -7,20 +7,19 @@ import os
 import sys
 from contextlib import nullcontext, suppress
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, Exit, arg, spell_options
 from attnscope.base.system.escape import escape_control
-from attnscope.base.system.product_caches import small_product_caches
+from attnscope.base.system.library_memory import small_product_caches
 from attnscope.base.system.signals import end_on_signals
 from attnscope.cli.process import (
     PipeClosed,
     checked_stdout,
+    choose_notices,
     forbid_network,
     one_line_warnings,
     print_notice,
-    write_notices_as_json,
 )
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "could not create a primitive")
@@ -39,28 +38,17 @@ def main(argv: list[str] | None = None) -> int:
     """
     signals = end_on_signals() if argv is None else nullcontext()
     forbid_network()
-    write_notices_as_json(_wants_json_errors(sys.argv[1:] if argv is None else argv))
+    words = sys.argv[1:] if argv is None else argv
+    choose_notices(words)
     with small_product_caches(), checked_stdout(), one_line_warnings(), signals:
         try:
-            code = _run(sys.argv[1:] if argv is None else argv)
+            code = _run(words)
             sys.stdout.flush()
         except BaseException as e:
             code = _report_error(e)
             with suppress(BaseException):
                 sys.stdout.flush()
     return code
-
-
-def _wants_json_errors(argv: list[str]) -> bool:
-    """Tell whether `--errors json` is on the command line, also if that cannot be parsed."""
-    options = argv[: argv.index("--")] if "--" in argv else argv
-    asked = os.environ.get("ATTNSCOPE_ERRORS") == "json"
-    for word, following in pairwise([*options, ""]):
-        if word == "--errors":
-            asked = following == "json"
-        elif word.startswith("--errors="):
-            asked = word == "--errors=json"
-    return asked
 
 
 def _run(argv: list[str]) -> int:

@@ -1,6 +1,5 @@
 """The Typer application; `commands.py` lists the commands."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -11,48 +10,35 @@ from attnscope.cli.help import Command, Group
 from attnscope.cli.parameters import as_command
 
 
-def _show_version(requested: bool) -> None:
-    if requested:
-        typer.echo(f"attnscope {__version__}")
-        raise typer.Exit
+def _show(context: typer.Context, flag: typer.CallbackParam, requested: bool) -> None:
+    """Show what a flag asks for, and end."""
+    if not requested:
+        return
+    from attnscope.cli.help_text import full_help, program_help, short_help
+    from attnscope.cli.pager import write_paged
 
-
-def _show_short_help(context: typer.Context, requested: bool) -> None:
-    if requested:
-        from attnscope.cli.help_text import short_help
-
-        typer.echo(short_help(str(context.command.name)), nl=False)
-        raise typer.Exit
-
-
-def _show_full_help(context: typer.Context, requested: bool) -> None:
-    if requested:
-        from attnscope.cli.help_text import full_help
-        from attnscope.cli.pager import write_paged
-
+    if flag.name == "typer_full_help":
         write_paged(full_help(str(context.command.name)))
-        raise typer.Exit
-
-
-def _show_program_help(requested: bool) -> None:
-    if requested:
-        from attnscope.cli.help_text import program_help
-
+    elif flag.name == "typer_short_help":
+        typer.echo(short_help(str(context.command.name)), nl=False)
+    elif flag.name == "help":
         typer.echo(program_help(), nl=False)
-        raise typer.Exit
+    else:
+        typer.echo(f"attnscope {__version__}")
+    raise typer.Exit
 
 
-def _flag(callback: Callable[..., None], help: str, *names: str) -> Any:
-    return Annotated[bool, typer.Option(*names, callback=callback, is_eager=True, help=help)]
+def _flag(help: str, *names: str) -> Any:
+    return Annotated[bool, typer.Option(*names, callback=_show, is_eager=True, help=help)]
 
 
-_VERSION = _flag(_show_version, "Show the version.", "--version")
+_VERSION = _flag("Show the version.", "--version")
 _FLAGS = {
-    "typer_short_help": _flag(_show_short_help, "Show the options that most runs use.", "-h"),
-    "typer_full_help": _flag(_show_full_help, "Show every option.", "--help"),
+    "typer_short_help": _flag("Show the options that most runs use.", "-h"),
+    "typer_full_help": _flag("Show every option.", "--help"),
     "typer_version": _VERSION,
 }
-_HELP = _flag(_show_program_help, "Show this help.", "-h", "--help")
+_HELP = _flag("Show this help.", "-h", "--help")
 
 
 def build_app(command: str | None = None) -> typer.Typer:

@@ -46,13 +46,11 @@ def batch(options: Given) -> None:
     Keeps the top contributors and the row statistics of every head by default. After an interruption, run the same
     command again to resume.
     """
-    if options.file is not None and options.chat is not None:
-        raise UsageError(f"FILE and {arg('chat')} cannot be used together", hint="pass one of them")
+    if options.file is not None and (options.chat is not None or options.qkv is not None):
+        other = arg("chat" if options.chat is not None else "qkv")
+        raise UsageError(f"FILE and {other} cannot be used together", hint="pass one of them")
     if options.chat is not None and options.format not in (None, "jsonl"):
         raise UsageError(f"{arg('chat')} reads .jsonl", where=arg("format", options.format), hint="remove it")
-    if options.qkv is not None and (options.file is not None or options.chat is not None or options.format is not None):
-        hint = "remove it: the texts are in the file of the arrays"
-        raise UsageError(f"FILE and {arg('qkv')} cannot be used together", hint=hint)
     options.file = next((name for name in (options.file, options.chat, options.qkv) if name is not None), None)
     if options.file is None and not options.status and not is_piped(sys.stdin):
         raise UsageError("no input given", hint="pass FILE, or - for standard input")
@@ -261,8 +259,6 @@ def _keep_words(options: Given) -> None:
     """Replace `--words` by its long form."""
     from attnscope.request.spans import WHOLE_WORDS, parse_spans
 
-    if options.spans is not None:
-        raise UsageError(f"{arg('words')} and {arg('spans')} cannot be used together", hint="remove one of them")
     options.words = False
     options.spans = parse_spans(WHOLE_WORDS)
     kept_parts = options.keep if "keep" in options.typed else ()

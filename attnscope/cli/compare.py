@@ -42,13 +42,14 @@ def compare(options: Given) -> None:
     was made; --layer, --head, --query, --key and --stage select from what they hold. Tables of texts over 64 tokens
     show maps; tables of selected rows, and of two texts, show the rows and columns where most weight moves.
     """
-    from attnscope.cli.deliver import check_output, deliver, is_table, put, require_plain_reading
+    from attnscope.cli.deliver import check_output, deliver, file_format, put, require_plain_reading
     from attnscope.studies.compare.tolerance import Tolerance, failure
 
     check_output(options, "compare")
     sides = Sides(options, COMPARE)
     tolerance = Tolerance.given(options.tolerance, options.relative)
-    if tolerance is None and is_table(options) and "stages" in options.typed and options.stages != ("weights",):
+    named_stages = "stages" in options.typed and options.stages != ("weights",)
+    if tolerance is None and named_stages and file_format(options).drawn:
         hint = f"add {arg('tolerance', placeholder='X')} or {JSON_FILE}, or remove {arg('stages')}"
         raise UsageError("tables show only the weights", where=arg("stages"), hint=hint)
     if tolerance is not None and options.summary and options.format is None and options.output is None:
@@ -70,7 +71,8 @@ def compare(options: Given) -> None:
             put(comparison, options, format="verdict")
         if error := failure(comparison):
             raise error
-        require_plain_reading(comparison, options)
+        if options.strict:
+            require_plain_reading(comparison)
 
 
 def _compare_reports(several: Several, options: Given, tolerance: "Tolerance | None") -> "Comparison":
@@ -130,12 +132,13 @@ def _compare_runs(
 ) -> "Comparison":
     from msgspec.structs import replace
 
-    from attnscope.cli.deliver import is_page, is_table
+    from attnscope.cli.deliver import file_format
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, refuse_idle_order, refuse_idle_what_if, run_config
     from attnscope.studies.compare.runs import compare_runs, side_of, spell_side
 
-    window = PAGE if is_page(options) else PRINTED if is_table(options) else None
+    form = file_format(options)
+    window = PAGE if form.page else PRINTED if form.drawn else None
     several = sides.several
     if "qkv" in several and {"model", "config"} & options.typed:
         return _compare_arrays(sides, options, tolerance, window)
@@ -154,14 +157,14 @@ def _compare_runs(
         if source not in read:
             read[source] = read_texts(side)
         run = run_config(read[source], side, window=window)
-        if is_page(options):
+        if form.page:
             run = replace(run, stages=WALKED)
         elif window is not None and tolerance is None:
             run = replace(run, stages=("weights",))  # of which alone there are tables
         runs.append((spell_side(axis, value), side_of(compared, run)))
 
     short = all(len(text.text) <= _SHORT for _, run in runs for text in run.texts)
-    every_head = is_page(options) and short and compared not in ("layer", "head")
+    every_head = form.page and short and compared not in ("layer", "head")
     if every_head:
         from attnscope.studies.run.every_head import RoleRecorders
 

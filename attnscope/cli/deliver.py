@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg
 from attnscope.base.system.escape import escape_control
-from attnscope.cli.next_command import suggest_after
+from attnscope.cli.next_command import after, is_read_along, suggest
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice, wants_color
 from attnscope.request.options import FIGURE, RAMP
 from attnscope.studies.formats import FILE_FORMATS, FileFormat, format_for
 from attnscope.studies.registry import kind_named
-from attnscope.studies.study import TABLES
 from attnscope.views.settings import DisplaySettings, FigureSettings
 
 if TYPE_CHECKING:
@@ -26,30 +25,13 @@ _NARROWEST = 40
 _WIDEST = 10_000
 
 
-def _file_format(options: Given) -> FileFormat | None:
-    """Return the format of the file that findings are written to; None for a terminal, or an unknown extension."""
-    ending = None if options.output is None else options.output.suffix.lower()
-    return next((file_format for file_format in FILE_FORMATS if file_format.ending == ending), None)
-
-
-def is_table(options: Given) -> bool:
-    """Tell whether findings are drawn for reading, so that a window of a long text is enough."""
-    return options.format != "json" if options.output is None else getattr(_file_format(options), "drawn", False)
-
-
-def is_picture(options: Given) -> bool:
-    """Tell whether findings are drawn as a picture."""
-    return getattr(_file_format(options), "picture", False)
-
-
-def is_page(options: Given) -> bool:
-    """Tell whether findings are written as a page to walk through."""
-    return getattr(_file_format(options), "page", False)
-
-
-def is_report_table(options: Given) -> bool:
-    """Tell whether a report is written as a table, in the columns of a dump's tables."""
-    return options.output is not None and hasattr(options, "table") and options.output.suffix.lower() in TABLES
+def file_format(options: Given) -> FileFormat:
+    """Return the format of the file that findings are written to; a screen is like a file of text, or of JSON."""
+    ending = ".json" if options.format == "json" else ".txt"
+    if options.output is not None:
+        ending = options.output.suffix.lower()
+    # an unknown ending is refused later, and nothing is drawn for it
+    return next((form for form in FILE_FORMATS if form.ending == ending), FILE_FORMATS[0])
 
 
 def check_output(options: Given, command: str) -> None:
@@ -60,16 +42,17 @@ def check_output(options: Given, command: str) -> None:
     """
     if getattr(options, "open", False):
         _prepare_to_open(options, command)
-    if not is_picture(options):
+    form = file_format(options)
+    if not form.picture:
         for option in FIGURE:
             if option.name in options.typed:
                 hint = f"add {arg('output', 'figure.pdf')}, or remove it"
                 raise UsageError("applies only to figures (.svg, .png, .pdf)", where=arg(option.name), hint=hint)
     if ramp := [option.spelled for option in RAMP if option.name in options.typed]:
-        if is_page(options):
+        if form.page:
             hint = "remove it: L on the page goes to the next ramp, and z takes sinks out"
             raise UsageError("applies only to screens and figures", where=ramp[0], hint=hint)
-        if is_picture(options) and "sinks" in options.typed:
+        if form.picture and "sinks" in options.typed:
             hint = "remove it: the colours of figures always end at 1, so that two of them can be compared"
             raise UsageError("applies only to screens", where=ramp[-1], hint=hint)
         if options.output is None and options.format is None:
@@ -125,18 +108,20 @@ def deliver(findings: Any, options: Given, **fields: Any) -> None:
     else:
         put(findings, options, **fields)
     sys.stdout.flush()
-    suggest_after(findings, options)
-    require_plain_reading(findings, options)
+    if is_read_along(options):
+        suggest(after(findings, options), options)
+    if getattr(options, "strict", False):
+        require_plain_reading(findings)
 
 
 def _settings(options: Given, **fields: Any) -> DisplaySettings:
-    return DisplaySettings(**{"precision": options.precision, "data_only": _data_only(options), **fields})
+    # A page is read elsewhere, so that --quiet leaves its remarks and headers.
+    data_only = not getattr(options, "header", True) or (options.quiet and not file_format(options).page)
+    return DisplaySettings(**{"precision": options.precision, "data_only": data_only, **fields})
 
 
-def require_plain_reading(findings: Any, given: Given) -> None:
-    """With `--strict`, fail if anything that stands above the numbers changes how they are read."""
-    if not getattr(given, "strict", False):
-        return
+def require_plain_reading(findings: Any) -> None:
+    """Fail if anything that stands above the numbers changes how they are read."""
     from attnscope.findings.reading import changed_readings
 
     if notes := list(dict.fromkeys(changed_readings(findings))):
@@ -146,7 +131,7 @@ def require_plain_reading(findings: Any, given: Given) -> None:
 
 def put(findings: Any, options: Given, **fields: Any) -> None:
     """Draw findings on standard output; `fields` are those of DisplaySettings that follow from more than one option."""
-    from attnscope.studies.present import present
+    from attnscope.studies.registry import present
     from attnscope.views.terminal import draw
 
     if options.verbose:
@@ -163,17 +148,12 @@ def put(findings: Any, options: Given, **fields: Any) -> None:
     write_paged(captured.get())
 
 
-def _data_only(options: Given) -> bool:
-    """Tell whether remarks and headers are left out; `--quiet` leaves those of a page, which is read elsewhere."""
-    return not getattr(options, "header", True) or (options.quiet and not is_page(options))
-
-
 def _to_file(findings: Any, options: Given, settings: DisplaySettings) -> None:
     from attnscope.base.files.atomic import write_atomic
     from attnscope.batch.reports import file_parts
 
     path = Path(str(options.output))
-    settings = replace(settings, figure=_figure_settings(options), columns=_named_width() or settings.columns)
+    settings = replace(settings, figure=_figure_settings(options), columns=_columns(settings.columns))
     parts = file_parts(findings, path, settings, getattr(options, "table", None))
     size = write_atomic(path, parts, force=options.force)
     if not options.quiet:
@@ -183,6 +163,13 @@ def _to_file(findings: Any, options: Given, settings: DisplaySettings) -> None:
 
         if not webbrowser.open(path.absolute().as_uri()):
             print_notice("note", f"no browser was found; open {escape_control(str(path))}")
+
+
+def _columns(usual: int) -> int:
+    """Return the width of a file of text: COLUMNS, if it is a number, within the supported range of tables."""
+    columns = os.environ.get("COLUMNS", "")[:9]
+    named = int(columns) if columns.isascii() and columns.isdigit() else 0
+    return min(max(named, _NARROWEST), _WIDEST) if named else usual
 
 
 def _figure_settings(options: Given) -> FigureSettings:
@@ -207,8 +194,8 @@ def console(color: str) -> "Console":
     plain = color == "never" or (color == "auto" and not wants_color(sys.stdout))
     return Console(
         file=sys.stdout,
-        # COLUMNS, else the terminal's width, else 80
-        width=_named_width() or _bounded(shutil.get_terminal_size((80, 24)).columns),
+        # COLUMNS, else the terminal's width, else 80; a narrower terminal wraps the lines
+        width=min(max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST), _WIDEST),
         color_system=None if plain else "auto",
         force_terminal=not plain,
         # Otherwise, rich lets NO_COLOR take the colours of --color always.
@@ -217,13 +204,3 @@ def console(color: str) -> "Console":
         emoji=False,
         highlight=False,
     )
-
-
-def _named_width() -> int | None:
-    columns = os.environ.get("COLUMNS", "")
-    return _bounded(int(columns[:9])) if columns.isascii() and columns.isdigit() and int(columns[:9]) else None
-
-
-def _bounded(columns: int) -> int:
-    """Clamp a width to the supported range of tables; a narrower terminal wraps the lines."""
-    return min(max(columns, _NARROWEST), _WIDEST)

@@ -6,6 +6,7 @@ values are strings, or read by our own parsers.
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, get_args, get_origin
 
@@ -46,7 +47,11 @@ class Command(TyperCommand):
         args = with_ray_address(args) if self.name == "batch" else args
         args = _without_aliases(str(self.name), args)
         ctx.meta[WORDS] = list(args)
-        self._read_settings(ctx, args)
+        # What only shows help, or completes, needs no settings.
+        if not (ctx.resilient_parsing or {"-h", "--help", "--version"} & set(args) or self.name == "help"):
+            settings = settings_of(str(self.name), args)
+            ctx.default_map = {name: setting.typed for name, setting in settings.items()}
+            ctx.meta[SETTINGS] = {name: setting.source for name, setting in settings.items()}
         take_plain_values(self.get_params(ctx))
         refuse_option_as_value(self.get_params(ctx), args)
         try:
@@ -60,14 +65,6 @@ class Command(TyperCommand):
         if extra and not ctx.resilient_parsing:
             raise extra_arguments(extra, ctx)
         return extra
-
-    def _read_settings(self, ctx: Any, args: Sequence[str]) -> None:
-        """Make settings the defaults of options; what only shows help, or completes, needs none."""
-        if ctx.resilient_parsing or {"-h", "--help", "--version"} & set(args) or self.name == "help":
-            return
-        settings = settings_of(str(self.name), args)
-        ctx.default_map = {name: setting.typed for name, setting in settings.items()}
-        ctx.meta[SETTINGS] = {name: setting.source for name, setting in settings.items()}
 
 
 class Group(TyperGroup):
@@ -160,21 +157,21 @@ def take_plain_values(parameters: Sequence[Any]) -> None:
     """Let the parameters of a command take plain values themselves; nothing happens under another version of Typer."""
     for parameter in parameters:
         if getattr(parameter, "_runtime_param", "") is None:
-            parameter._runtime_param = _PlainValues(parameter)
+            parameter._runtime_param = _PlainValues(parameter.type_descriptor)
 
 
+@dataclass(frozen=True)
 class _PlainValues:
     """Typer's coercion of one parameter, which it asks for `_runtime_param.coerce`."""
 
-    def __init__(self, parameter: Any) -> None:
-        self._descriptor = parameter.type_descriptor
+    descriptor: Any  # the parameter's type, as Typer describes it
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value of a parameter as its annotation says."""
         several = param.multiple or param.nargs == -1
         if value is None:
             return () if several else None
-        annotation = self._descriptor.annotation
+        annotation = self.descriptor.annotation
         try:
             if get_origin(annotation) is list and isinstance(value, (list, tuple)):
                 return [self._one(item, get_args(annotation)[0]) for item in value]
@@ -184,10 +181,10 @@ class _PlainValues:
             pass  # refused, or not plain
         from typer._coercion import build_runtime_param
 
-        return build_runtime_param(self._descriptor).coerce(value, param=param, ctx=ctx)
+        return build_runtime_param(self.descriptor).coerce(value, param=param, ctx=ctx)
 
     def _one(self, value: Any, annotation: Any) -> Any:
-        info = self._descriptor.parameter_info
+        info = self.descriptor.parameter_info
         if info.parser is not None:
             return info.parser(value)
         if annotation is str and isinstance(value, str):

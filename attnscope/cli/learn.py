@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnscope.base.errors import UsageError, did_you_mean
-from attnscope.base.system.config_folder import config_folder
 from attnscope.cli.next_command import SAMPLE, carried, suggest
 from attnscope.cli.parameters import Given
 from attnscope.cli.process import print_notice
+from attnscope.cli.settings import config_folder
 from attnscope.request.arguments import LESSON_NAMES
 
 if TYPE_CHECKING:

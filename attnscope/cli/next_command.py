@@ -18,16 +18,15 @@ _CARRIED = (
 )  # fmt: skip
 
 
+def is_read_along(options: Given) -> bool:
+    """Tell whether someone reads along: on a terminal, and not with --quiet."""
+    return not options.quiet and sys.stderr is not None and sys.stderr.isatty()
+
+
 def suggest(words: Sequence[str], options: Given) -> None:
     """Print a command, if someone reads along."""
-    if words and _is_read(options):
+    if words and is_read_along(options):
         print_notice("next", " ".join(["attnscope", *map(quote_for_shell, words)]))
-
-
-def suggest_after(findings: Any, options: Given) -> None:
-    """Print the command that follows some findings."""
-    if _is_read(options):
-        suggest(after(findings, options), options)
 
 
 def after(findings: Any, options: Given) -> list[str]:
@@ -36,11 +35,6 @@ def after(findings: Any, options: Given) -> list[str]:
     if follow_up is None:
         return []
     return follow_up(findings, options.command_name, options)
-
-
-def _is_read(options: Given) -> bool:
-    """Tell whether someone reads along: on a terminal, and not with --quiet."""
-    return not options.quiet and sys.stderr is not None and sys.stderr.isatty()
 
 
 def carried(command: str, next_command: str, words: Sequence[str]) -> list[str]:

@@ -4,11 +4,12 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnscope.base.errors import OptionName, UsageError, arg, spell_options
+from attnscope.request.combinations import check_combinations
 from attnscope.request.options import COMMON, Option
 from attnscope.studies.registry import options_of
 
@@ -25,9 +26,9 @@ class Given(SimpleNamespace):
     settings: Mapping[str, str]  # options whose value is from a settings file, and where that file has it
     command_line: tuple[str, ...]
 
-    def __getattr__(self, name: str) -> Any:
-        """Only tells a type checker that every option is an attribute."""
-        raise AttributeError(name)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str, Any]) -> Callable[..., None]:
@@ -42,7 +43,7 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
         for common in (*flags, *(option.name for option in COMMON)):
             del values[common]
         sources = {option.name: typer_context.get_parameter_source(option.name) for option in options}
-        typed = (name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+        typed = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
         for option in options:
             source = sources[option.name]
             if option.several != "no" and source is not None and source.name == "ENVIRONMENT":
@@ -54,11 +55,15 @@ def as_command(name: str, function: Callable[[Given], None], flags: Mapping[str,
             elif option.several == "yes":
                 values[option.name] = tuple(values[option.name] or ())
         if "json" in values and "format" in values:
-            values["format"] = _format(values["format"], json=values["json"])
+            if values["json"] and values["format"] not in (None, "json"):
+                message = f"{arg('json')} and {arg('format', values['format'])} cannot be used together"
+                raise UsageError(message, hint="remove one of them")
+            values["format"] = "json" if values["json"] else values["format"]
         words = typer_context.meta.get(WORDS, ())
         settings = typer_context.meta.get(SETTINGS, {})
         about = {"command_name": name, "command_line": tuple(words), "settings": settings}
         try:
+            check_combinations(options, {option: values[option] for option in (*typed, *settings)})
             function(Given(**values, typed=frozenset(typed), **about))
         except UsageError as error:
             raise _naming_settings(error, settings) from error
@@ -91,14 +96,6 @@ def _naming_settings(error: UsageError, settings: Mapping[str, str]) -> UsageErr
         hint = "; ".join([*([error.parts.hint] if error.parts.hint else []), *sources])
         error.parts = error.parts._replace(hint=hint)
     return error
-
-
-def _format(format: str | None, *, json: bool) -> str | None:
-    if json and format not in (None, "json"):
-        raise UsageError(
-            f"{arg('json')} and {arg('format', format)} cannot be used together", hint="remove one of them"
-        )
-    return "json" if json else format
 
 
 def _parameter(command: str, option: Option) -> inspect.Parameter:

@@ -8,8 +8,9 @@ import select
 import stat
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, arg
@@ -93,7 +94,12 @@ def checked_stdout() -> Iterator[None]:
 
     A stdout that test runners have already replaced is kept.
     """
-    _hold_descriptors()
+    # Otherwise, the next file opened would become a standard stream that is closed.
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     outer = sys.stdout
     if outer is not sys.__stdout__:
         yield
@@ -106,15 +112,6 @@ def checked_stdout() -> Iterator[None]:
     finally:
         # Its buffer is empty, so that Python has nothing to flush at exit, fail at, and return 120.
         sys.stdout = outer
-
-
-def _hold_descriptors() -> None:
-    """Open /dev/null if descriptor 0, 1 or 2 is closed: else the next file opened becomes standard output."""
-    for descriptor in (0, 1, 2):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
 
 
 @contextmanager
@@ -174,10 +171,16 @@ def begins(stream: Any, seconds: float) -> bool:
         return False
 
 
-def write_notices_as_json(wanted: bool) -> None:
-    """Choose whether each line on standard error is a JSON object."""
+def choose_notices(words: Sequence[str]) -> None:
+    """Write each line on standard error as a JSON object if `--errors json` is typed, also if that cannot be parsed."""
     global _json_notices
-    _json_notices = wanted
+    options = words[: words.index("--")] if "--" in words else words
+    _json_notices = os.environ.get("ATTNSCOPE_ERRORS") == "json"
+    for word, following in pairwise([*options, ""]):
+        if word == "--errors":
+            _json_notices = following == "json"
+        elif word.startswith("--errors="):
+            _json_notices = word == "--errors=json"
 
 
 def print_notice(kind: str, line: str, facts: Mapping[str, Any] | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnscope.base.errors import UsageError, arg
 from attnscope.cli.parameters import Given
 from attnscope.request.selection import PAGE, PRINTED, WALKED
+from attnscope.studies.study import TABLES
 
 if TYPE_CHECKING:
     from attnscope.findings.predictions import Prediction
@@ -34,7 +35,7 @@ def run(options: Given) -> None:
     tokens that contribute most to each token. Ends with what the model predicts. With --measure, prints how much
     each token contributes to every token over several layers.
     """
-    from attnscope.cli.deliver import check_output, deliver, is_page, is_picture, is_report_table, is_table
+    from attnscope.cli.deliver import check_output, deliver, file_format
     from attnscope.cli.progress import progress
     from attnscope.cli.run_config import read_texts, refuse_idle_order, refuse_idle_what_if, run_config
 
@@ -43,8 +44,17 @@ def run(options: Given) -> None:
     refuse_idle_order(options)
     if options.target and "by" not in options.typed:
         options.by = "logit"
-    _check_printed(options)
-    if options.table is not None and not is_report_table(options):
+    if options.words:
+        _check_words(options)
+    if options.ids and (options.output is not None or options.format == "json"):
+        hint = "remove it (files have all tokens with ids and spans), or print into a file: > FILE"
+        raise UsageError("applies only to what is printed as tables", where=arg("ids"), hint=hint)
+    form = file_format(options)
+    as_table = form.ending in TABLES
+    stages = {}
+    if options.stages is None and options.measure == "weights" and (form.page or as_table):
+        stages["stages"] = WALKED if form.page else ("weights",)
+    if options.table is not None and not as_table:
         raise UsageError("needs a table", where=arg("table"), hint=f"add {arg('output', 'weights.csv')}")
     if options.target and options.by != "logit":
         raise UsageError(f"applies only to {arg('by', 'logit')}", where=arg("target"), hint="remove one of them")
@@ -54,49 +64,34 @@ def run(options: Given) -> None:
     config = run_config(
         read_texts(options),
         options,
-        window=PAGE if is_page(options) else PRINTED if is_table(options) else None,
-        picture=is_picture(options),
+        window=PAGE if form.page else PRINTED if form.drawn else None,
+        picture=form.picture,
         target=options.target if options.by == "logit" else None,
         by="weight" if options.by == "logit" else options.by,
         # A figure for a paper has no table that nobody asked for.
         predict=options.predict if options.header or options.predict is not None else False,
-        **_stages(options, page=is_page(options), table=is_report_table(options)),
+        **stages,
     )
     from attnscope.run.session import Session
-    from attnscope.studies.rollout.run import reporter, shows_mixing
+    from attnscope.studies.rollout.run import report, shows_mixing
 
     every_head = None
     streamed = bool(options.generate) and options.output is None and options.format != "json"
     with progress(quiet=options.quiet) as on_progress:
         session = Session(config.texts, on_progress)
-        if is_page(options) and options.measure == "weights" and not shows_mixing(config, session):
+        if form.page and options.measure == "weights" and not shows_mixing(config, session):
             from attnscope.studies.run.every_head import inspect_with_every_head
 
-            report, every_head = inspect_with_every_head(config, session)
+            findings, every_head = inspect_with_every_head(config, session)
         else:
             if streamed:
                 session.on_generated = _generated_rows(options, on_progress, len(config.texts) > 1)
-            report = reporter(config)(config, on_progress, session)
+            findings = report(config, on_progress, session)
     display_options = {
         "ids": options.ids, "percent": options.percent, "least": options.least, "streamed": streamed,
         "map_scale": options.map_scale, "ramp": options.ramp, "sinks": options.sinks,
     }  # fmt: skip
-    deliver(report, options, every_head=every_head, brief="stages" not in options.typed, **display_options)
-
-
-def _stages(options: Given, *, page: bool, table: bool) -> dict[str, tuple[str, ...]]:
-    """Return the stages of a page and of a table: weights, unless others are named."""
-    if options.stages is not None or options.measure != "weights" or not (page or table):
-        return {}
-    return {"stages": WALKED if page else ("weights",)}
-
-
-def _check_printed(options: Given) -> None:
-    if options.words:
-        _check_words(options)
-    if options.ids and (options.output is not None or options.format == "json"):
-        hint = "remove it (files have all tokens with ids and spans), or print into a file: > FILE"
-        raise UsageError("applies only to what is printed as tables", where=arg("ids"), hint=hint)
+    deliver(findings, options, every_head=every_head, brief="stages" not in options.typed, **display_options)
 
 
 def _check_words(options: Given) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,8 +116,6 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
             raise UsageError(
                 "no text given", hint=f"pass TEXT, - for standard input, or {arg('file', placeholder='PATH')}"
             )
-    if media and file is not None:
-        _refuse_texts(options, media[0].kind, "a picture or sound belongs to one text", only=("file",))
     if keep and piped is None:
         raise UsageError("only works with standard input", where=arg("keep_newline"), hint="remove it")
     for name, value in (("text", text), ("pair", pair), ("context", options.context)):
@@ -126,9 +124,6 @@ def read_texts(options: Any, *, built_in: bool = False) -> "tuple[TextInput, ...
     if file is None:
         where = arg("text") if piped is None else "standard input"
         return (TextInput((text or "") if piped is None else piped, pair, options.context, where, media=media),)
-    if text is not None or pair is not None:
-        other = arg("text" if text is not None else "pair")
-        raise UsageError(f"{arg('file')} and {other} cannot be used together", hint="pass one of them")
     return texts_of_file(file, options.context, quiet=quiet)
 
 
@@ -144,25 +139,13 @@ def texts_of_file(path: Path, context: str | None = None, *, quiet: bool) -> "tu
     return tuple(replace(text, context=context) for text in texts)
 
 
-_TEXTS = ("text", "file", "pair", "context", "keep_newline", "audio", "image")
-
-
 def _media(options: Any) -> "Iterator[MediaFile]":
     from attnscope.request.media import MediaFile
 
     for path in getattr(options, "image", ()):
         yield MediaFile("image", path, path)
     if (sound := getattr(options, "audio", None)) is not None:
-        if getattr(options, "image", ()):
-            raise UsageError(f"{arg('audio')} and {arg('image')} cannot be used together", hint="pass one of them")
         yield MediaFile("audio", sound, sound)
-
-
-def _refuse_texts(options: Any, option: str, reason: str, *more: str, only: Sequence[str] = _TEXTS) -> None:
-    for name in (*only, *more):
-        if getattr(options, name, None):
-            message = f"{arg(option)} and {arg(name)} cannot be used together"
-            raise UsageError(message, hint=f"remove {arg(name)}: {reason}")
 
 
 def read_json(named: str, *, quiet: bool) -> tuple[str, Any]:
@@ -179,7 +162,6 @@ def _chat(options: Any) -> "TextInput":
     from attnscope.request.chat import chat_of
     from attnscope.request.run_config import TextInput
 
-    _refuse_texts(options, "chat", "the messages are the text", only=_TEXTS[:-1])
     where, value = read_json(options.chat, quiet=options.quiet)
     return TextInput("", where=where, chat=chat_of(value, where), media=tuple(_media(options)))
 
@@ -188,7 +170,6 @@ def _given_ids(options: Any) -> "tuple[TextInput, ...]":
     from attnscope.request.given_ids import read_ids
     from attnscope.request.run_config import TextInput
 
-    _refuse_texts(options, "input_ids", "the ids are the text", "chat", "qkv", "spans")
     where, value = read_json(options.input_ids, quiet=options.quiet)
     rows = read_ids(value if isinstance(value, dict) else {"input_ids": value}, where)
     names = [where] if len(rows) == 1 else [f"{where}: row {n}" for n in range(len(rows))]
@@ -198,7 +179,6 @@ def _given_ids(options: Any) -> "tuple[TextInput, ...]":
 def _given_texts(options: Any) -> "tuple[TextInput, ...]":
     from attnscope.engines.arrays.making import from_file
 
-    _refuse_texts(options, "qkv", "the tokens are in the file")
     return from_file(Path(options.qkv)).inputs
 
 

@@ -15,6 +15,7 @@ environment variables before all files, and what is typed before everything.
 """
 
 import os
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError, UsageError, did_you_mean, spell_options, suggestion
-from attnscope.base.system.config_folder import config_folder
 from attnscope.request.options import COMMANDS, Option
 from attnscope.studies.registry import options_of
 
@@ -30,6 +30,7 @@ FILE = "attnscope.toml"
 PROJECT = "pyproject.toml"
 LEAVE_OUT = "ATTNSCOPE_NO_SETTINGS"  # environment variable that does what --no-settings does
 _PROFILES = "profile"
+_TABLE = b"tool.attnscope"  # of a pyproject.toml
 _LARGEST = 1 << 20  # bytes of a file
 
 
@@ -62,12 +63,31 @@ class _Table:
     values: Mapping[str, Any]
 
 
+def config_folder() -> Path:
+    """Return the folder of the user's settings of attnscope, which may not exist.
+
+    XDG_CONFIG_HOME wins everywhere; else it is the platform's folder: ~/.config, ~/Library/Application Support on
+    macOS, and APPDATA on Windows.
+    """
+    home = Path(os.path.expanduser("~"))
+    folder = os.environ.get("XDG_CONFIG_HOME")
+    if folder:
+        return Path(folder) / "attnscope"
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "attnscope"
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming") / "attnscope"
+    return home / ".config" / "attnscope"
+
+
 def settings_files(folder: Path) -> list[Path]:
     """Return the files that apply in a folder: the project's, which comes first, and the user's."""
     found = []
     for parent in (folder, *folder.parents):
-        candidates = [parent / FILE, parent / PROJECT]
-        project = next((path for path in candidates if path.is_file() and _names_us(path)), None)
+        candidates = [path for path in (parent / FILE, parent / PROJECT) if path.is_file()]
+        # no TOML is read in vain
+        ours = (path for path in candidates if path.name == FILE or _TABLE in path.read_bytes()[:_LARGEST])
+        project = next(ours, None)
         if project is not None:
             found.append(project)
             break
@@ -142,11 +162,6 @@ def described_settings(words: Sequence[str]) -> dict[str, Any]:
         for (option, value, source), commands in rows.items()
     ]
     return {"files": [str(path) for path in files], "profiles": sorted(set(profiles)), "settings": listed}
-
-
-def _names_us(path: Path) -> bool:
-    """Tell whether a pyproject.toml has a table of settings, without reading TOML in vain."""
-    return path.name == FILE or b"tool.attnscope" in path.read_bytes()[:_LARGEST]
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
     """Return the function behind a command, with its help."""
 
     def run(options: Given) -> None:
-        from attnscope.cli.deliver import check_output, deliver, is_page, is_table
+        from attnscope.cli.deliver import check_output, deliver, file_format
         from attnscope.cli.progress import progress
         from attnscope.cli.run_config import read_json, refuse_idle_what_if, run_config, texts_of_file
 
@@ -38,7 +38,8 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
         # standard input can be read only once
         texts = [_texts(side, call, command) for _, side in (sides if axis and axis[0] == "qkv" else sides[:1])]
         found = []
-        walks = axis is None and is_page(options) and bool(kind_named(call.kind).page)
+        form = file_format(options)
+        walks = axis is None and form.page and bool(kind_named(call.kind).page)
         every_head = None
         with progress(quiet=options.quiet) as on_progress:
             for index, (label, side) in enumerate(sides):
@@ -48,7 +49,7 @@ def answer(name: str, command: StudyCommand) -> Callable[[Given], None]:
                 built_in = call.texts == "typed" and not _has_text(side)
                 json_of = partial(read_json, quiet=options.quiet)
                 session = _session(config, command, on_progress) if walks else None
-                request = Request(config, vars(side), is_table(side), on_progress, session, lines, built_in, json_of)
+                request = Request(config, vars(side), form.drawn, on_progress, session, lines, built_in, json_of)
                 found.append((label, command.answer(request)))
                 if walks and command.every_head is not None:
                     every_head = command.every_head(request, found[0][1])

@@ -18,10 +18,10 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
 from attnscope.checkpoints.families import FAMILIES, NATIVE_LAYOUT, check_counts, native_family, open_config
-from attnscope.checkpoints.families.config_reader import absent_key_notes
+from attnscope.checkpoints.families.config_reader import ignored_notes
 from attnscope.checkpoints.families.lm_head import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
-from attnscope.checkpoints.folder import CONFIG, open_weights, read_config_file, unused_notes
+from attnscope.checkpoints.folder import CONFIG, open_weights, read_config_file, unused_note
 from attnscope.checkpoints.generation_rules import read_rules
 from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.samples import find_config
@@ -105,15 +105,17 @@ def _from_folder(run: RunConfig) -> ModelSource:
     folder = open_checkpoint(located.path, run.adapter, located.weights)
     where = str(folder.config_path)
     shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
-    absent_keys = absent_key_notes(run.ignore_key, folder.config)
+    ignored = ignored_notes(run.ignore_key, folder.config)
     described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
     family = described.family
     config = described.config
     folder = replace(folder, config=described.raw)
-    config = _rescaled(config, run)
-    config, matrices = separate_head(family, config, folder.tensors, folder.replaced, where)
-    added = {name: replace(folder.replaced[embedding], name=name) for name, embedding in matrices.items()}
-    folder = replace(folder, tensors=folder.tensors | added)
+    if run.scale is not None:
+        config = structs.replace(config, scale=run.scale)
+    if folder.replaced:
+        config, matrices = separate_head(family, config, folder.tensors, folder.replaced, where)
+        added = {name: replace(folder.replaced[embedding], name=name) for name, embedding in matrices.items()}
+        folder = replace(folder, tensors=folder.tensors | added)
     check_counts(family, config, shapes, where)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":
@@ -138,7 +140,7 @@ def _from_folder(run: RunConfig) -> ModelSource:
         tokenizer=tokenizer.tokenizer,
         load=load,
         folder=folder,
-        notes=(*located.notes, *described.notes, *absent_keys, *folder.notes, *unused_notes(unused)),
+        notes=(*located.notes, *described.notes, *ignored, *folder.notes, *([unused_note(unused)] if unused else [])),
         details=(*located.details, *folder.details),
         trained_masks=masks,
         libraries=("tokenizers",),
@@ -155,16 +157,13 @@ def _predicts(config: ModelConfig) -> PredictionKind | None:
     return "next" if left_to_right else "masked"
 
 
-def _rescaled(config: ModelConfig, run: RunConfig) -> ModelConfig:
-    """Return the config with the factor of scores that the run asks for."""
-    return config if run.scale is None else structs.replace(config, scale=run.scale)
-
-
 def _from_stack(described: StackDescription, run: RunConfig, texts: Iterable[TextInput]) -> ModelSource:
     file = described.file
     tokenizer = _tokenizer(described, texts)
     # A text without words is refused when it is tokenized.
-    config = _rescaled(described.config(max(1, tokenizer.vocab_size)), run)
+    config = described.config(max(1, tokenizer.vocab_size))
+    if run.scale is not None:
+        config = structs.replace(config, scale=run.scale)
     weights = None if file.weights is None else open_weights(described.path.parent / file.weights)
 
     def load(n_layers: int, dtype: "torch.dtype", device: "torch.device") -> "NativeModel":

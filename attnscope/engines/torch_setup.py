@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from attnscope.base.errors import AttnscopeError, DeviceFailed, DeviceMemoryExceeded, arg
 from attnscope.base.system.gpu import cuda_device
-from attnscope.base.system.processor import count_threads
-from attnscope.base.system.product_caches import small_product_caches
+from attnscope.base.system.library_memory import small_product_caches
+from attnscope.base.system.machine import count_threads
 
 if TYPE_CHECKING:
     import torch

@@ -111,11 +111,6 @@ class MaskUse(msgspec.Struct, frozen=True):
     added: list[AddedKeys] = []
     hides: bool | None = None
 
-    @property
-    def all_own(self) -> str:
-        """The model's own masks, such as `causal or prefix:4`."""
-        return " or ".join((self.own, *self.trained))
-
 
 class ModelFindings(Findings, frozen=True):
     """Findings about a model.

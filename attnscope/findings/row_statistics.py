@@ -76,11 +76,6 @@ class RowStatistic:
         """How a head's rows become one number: mean or largest."""
         return f"{self.meaning[:-1]}; {'the largest' if self.largest else 'the mean'} of the rows."
 
-    @property
-    def definition(self) -> str:
-        """The meaning, and when it is null."""
-        return f"{self.meaning[:-1]}; {self.missing}." if self.missing else self.meaning
-
 
 def _weight_on(
     name: str, meaning: str, key_token: Callable[[Token], bool], on: str, place: int, *, added: bool = False
@@ -264,7 +259,10 @@ def _struct(name: str, doc: str, field_type: Any, *, defined: bool = True) -> An
     `defined`: the description has the meaning of every field.
     """
     fields = [(field, field_type | None, None) for field in (*STATISTICS, *LAYER_STATISTICS)]
-    meanings = [f"        {s.name}: {s.definition}" for s in ROW_STATISTICS]
+    meanings = []
+    for s in ROW_STATISTICS:
+        meaning = f"{s.meaning[:-1]}; {s.missing}." if s.missing else s.meaning
+        meanings.append(f"        {s.name}: {meaning}")
     meanings += [f"        {s.name}: {s.meaning}" for s in LAYER_STATISTICS.values()]
     text = "\n".join((doc, "", "    Attributes:", *meanings, "    ")) if defined else doc
     return msgspec.defstruct(

@@ -103,7 +103,8 @@ def continues(tokens: Sequence[Token], position: int) -> bool:
     token = tokens[position]
     if token.special or not token.text:
         return False
-    if _is_wordpiece(token):
+    # a piece of a WordPiece vocabulary
+    if token.piece.startswith(CONTINUES) and not token.text.startswith(CONTINUES):
         return True
     before = tokens[position - 1] if position else None
     if before is None or before.special or not before.text:
@@ -174,10 +175,6 @@ def _as_bytes(token: Token) -> bytes:
         return text.encode()
     parts = re.split(_BYTES, text)
     return b"".join(bytes.fromhex(part) if n % 2 else part.encode() for n, part in enumerate(parts))
-
-
-def _is_wordpiece(token: Token) -> bool:
-    return token.piece.startswith(CONTINUES) and not token.text.startswith(CONTINUES)
 
 
 def group_words(tokens: Sequence[Token], positions: Sequence[int]) -> list[list[int]]:

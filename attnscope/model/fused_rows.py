@@ -139,10 +139,10 @@ class FusedRows:
 def fused_layer(inputs: AttentionInputs, recorders: Sequence[Recorder]) -> FusedRows | None:
     """Compute a layer of self-attention by the fused kernel; None if operators have to."""
     active = [recorder for recorder in recorders if recorder.heads]
-    rule = _rule(inputs)
-    if rule is None or not active or not _is_worth_it(inputs, active):
+    if not active or not _is_worth_it(inputs, active) or inputs.gate is not None or inputs.unselective is not None:
         return None
-    if inputs.gate is not None or inputs.unselective is not None:
+    rule = _rule(inputs)
+    if rule is None:
         return None
     tops = [recorder for recorder in active if isinstance(recorder, TopRecorder)]
     rows = [recorder for recorder in active if isinstance(recorder, RowRecorder | HeadRecorder)]

@@ -55,5 +55,5 @@ class AttentionHooks:
             need_output=self._needs_output(inputs.layer),
             tile_elements=self.tile_elements,
             workspace=self._workspace,
-            cuts=cuts_of_layer(self.variants, inputs.layer),
+            cuts=cuts_of_layer(self.variants, inputs.layer) if self.variants else None,
         )

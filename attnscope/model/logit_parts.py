@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from attnscope.model.layers import RMSNorm
+from attnscope.model.matmul import to_float64
 from attnscope.model.module_hooks import listening
-from attnscope.model.precision import to_float64
 from attnscope.model.stack import Stack
 from attnscope.model.tile import Recorder, Tile
 

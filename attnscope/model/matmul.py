@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attnscope.base.system.processor import amd_family
+from attnscope.base.system.machine import amd_family
 
 _DOT = 8192  # BLAS uses several threads for longer vectors
 _FEW_ROWS = 64  # tokens of texts whose linear layers MKL multiplies on every processor, since it is more exact
@@ -139,3 +139,13 @@ def _mkl_in_place() -> bool:
     halves: MKL, which does not use AVX-512 there, takes 1.1 times as long as oneDNN, but saves a copy that costs more.
     """
     return amd_family() == 25
+
+
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device computes in float64."""
+    return device.type != "mps"
+
+
+def to_float64(x: Tensor) -> Tensor:
+    """Convert a tensor to float64 on its device, or on the CPU if the device has no float64."""
+    return (x if has_float64(x.device) else x.cpu()).double()

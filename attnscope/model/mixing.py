@@ -31,7 +31,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from attnscope.model.precision import has_float64
+from attnscope.model.matmul import has_float64
 
 CHUNK = 64  # tokens whose triangular system is solved at once
 _BLOCK = 1 << 22  # numbers in a block of rows, or in what a chunk of tokens needs

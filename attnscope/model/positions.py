@@ -45,13 +45,11 @@ def alibi(q: Tensor, k: Tensor, heads: Tensor, n_heads: int) -> Tensor:
     return -slopes[:, None, None] * (q - k).abs()
 
 
-def position_bias(config: ModelConfig, table: Tensor | None) -> tuple[PositionBias | None, str | None]:
+def position_bias(config: ModelConfig, table: Tensor | None) -> tuple[PositionBias, str]:
     """Return what every layer adds to the scaled scores, and its name; `table` are the rows of a RelativeBias."""
     if config.relative_bias is not None:
         assert table is not None
         return partial(relative, table=table, max_distance=config.relative_bias.max_distance), "relative"
-    if config.positions != "alibi":
-        return None, None
     return partial(alibi, n_heads=config.n_heads), "alibi"
 
 

@@ -14,7 +14,7 @@ from attnscope.model.inputs import AttentionSpec
 from attnscope.model.layers import Embedding, KeyValueCache, LayerContext, Linear, TransformerBlock, make_norm
 from attnscope.model.masks import PaddingMask, ShiftedMask, intersect
 from attnscope.model.matmul import linear
-from attnscope.model.positions import at_positions, learned_rows, position_bias, rotary_tables, sinusoidal
+from attnscope.model.positions import PositionBias, at_positions, learned_rows, position_bias, rotary_tables, sinusoidal
 from attnscope.model.weights import WeightStore
 from attnscope.request.masks.terms import Bidirectional, Mask
 
@@ -232,7 +232,10 @@ class Stack(nn.Module):
         tables: dict[Rope | None, tuple[Tensor, Tensor] | None] = {None: None}
         relative = self.embed.relative_bias
         distances = None if self.embed.distances is None else self.embed.distances_norm(self.embed.distances.weight)
-        bias, bias_name = position_bias(c, None if relative is None else relative.weight)
+        bias: PositionBias | None = None
+        bias_name = None
+        if c.positions == "alibi" or relative is not None:
+            bias, bias_name = position_bias(c, None if relative is None else relative.weight)
         for layer in range(len(self.blocks)):
             mask = intersect((masks[layer], padding))
             spec = AttentionSpec(c.attention_scale, mask, c.softcap, bias, bias_name)

@@ -20,12 +20,12 @@ from attnscope.model.row_summary import RowSummary
 from attnscope.model.workers import Deferred
 
 
+@dataclass
 class Workspace:
     """Scratch buffers reused by tiles of all layers: fresh pages cost more than the computation in them."""
 
-    def __init__(self) -> None:
-        self._buffers: dict[str, Tensor] = {}
-        self._others: dict[int, Workspace] = {}
+    _buffers: dict[str, Tensor] = field(default_factory=dict)
+    _others: "dict[int, Workspace]" = field(default_factory=dict)
 
     def of_thread(self, index: int) -> "Workspace":
         """Return the workspace of a thread that computes tiles; the first thread uses this one."""
@@ -42,19 +42,19 @@ class Workspace:
         return memory[:size].view(*shape)
 
 
+@dataclass
 class FiniteChecks:
     """Checks of one layer: at once without a device or on a CPU, else by sums read together, as each read waits."""
 
-    def __init__(self, layer: int, device: torch.device | None = None) -> None:
-        self._layer = layer
-        self._at_once = device is None or device.type == "cpu"
-        self._sums: list[Tensor] = []
+    layer: int
+    device: torch.device | None = None
+    _sums: list[Tensor] = field(default_factory=list)
 
     def add(self, numbers: Tensor, name: str, heads: Tensor) -> None:
         """Check numbers of heads (h,), (B, h, q, …), or leave that to `passed`; the error names the first bad head."""
         # One cheap pass; only a bad sum is worth a closer look.
         total = numbers.sum()
-        if not self._at_once:
+        if self.device is not None and self.device.type != "cpu":
             self._sums.append(total)
             return
         if isfinite(float(total)):
@@ -64,7 +64,7 @@ class FiniteChecks:
             i = int(bad.argmax())
             hint = f"the model overflows in this dtype; use {arg('dtype', 'float32')}"
             message = f"{int(bad[i])} {name} are not finite"
-            raise NotFinite(message, where=f"L{self._layer}H{int(heads[i])}", hint=hint)
+            raise NotFinite(message, where=f"L{self.layer}H{int(heads[i])}", hint=hint)
 
     def passed(self) -> bool:
         """Tell whether every sum that was left for later is finite; see frame.holds."""
@@ -213,7 +213,7 @@ class Recorder:
         if not heads or rows.start == rows.stop:
             return None
         here = [self.heads.index(h) for h in heads]
-        return Overlap([at[h] for h in heads], here, _moved(self.rows[rows], -tile.q0), rows)
+        return Overlap([at[h] for h in heads], here, as_slice(here), _moved(self.rows[rows], -tile.q0), rows)
 
 
 def _as_range(places: Sequence[int]) -> Sequence[int]:
@@ -236,13 +236,9 @@ class Overlap:
 
     heads: list[int]  # their places in the tile
     here: list[int]  # their places in the recorder
+    index: list[int] | slice  # the same, as an index of a tensor of the recorder's heads
     inside: Sequence[int]  # rows' places in the tile, a range if they are neighbours
     rows: slice
-
-    @property
-    def index(self) -> list[int] | slice:
-        """`here`, as an index of a tensor of the recorder's heads."""
-        return as_slice(self.here)
 
     def cut(self, stage: Tensor) -> Tensor:
         """Return these heads and rows of a stage of the tile, (B, h, r, …); a view if they are all or neighbours."""

@@ -107,7 +107,10 @@ def _block(mask: Mask, q0: int, q1: int, n_keys: int, readers: Sequence[Recorder
         if score_range is not None:
             k0 = min(k0, score_range[0])
             k1 = max(k1, score_range[1])
-    return TileBlock(q0, q1, k0, min(n_keys, k0 + _round_up(k1 - k0)), bool(here))
+    # Rounded up by at most a sixteenth, so that tiles have few different widths: each costs a preparation.
+    step = 1 << max(0, (k1 - k0).bit_length() - 5)
+    width = -(-(k1 - k0) // step) * step
+    return TileBlock(q0, q1, k0, min(n_keys, k0 + width), bool(here))
 
 
 def _within(rows: Sequence[int], q0: int, q1: int) -> Sequence[int]:
@@ -124,9 +127,3 @@ def contiguous_runs(rows: Sequence[int], max_rows: int) -> Iterator[tuple[int, i
             j -= 1
         yield rows[i], rows[j] + 1
         i = j + 1
-
-
-def _round_up(width: int) -> int:
-    """Round up by at most a sixteenth, so that tiles have few different widths: each costs a preparation."""
-    step = 1 << max(0, width.bit_length() - 5)
-    return -(-width // step) * step

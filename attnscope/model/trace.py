@@ -74,25 +74,22 @@ class Trace:
         """Complete the block after the pass, and move it to the CPU; the final hidden states stay on the device."""
         with torch.inference_mode():  # what was made in there may be changed only in there
             for part in self.parts:
-                self._finish(part)
+                make_array = partial(self.block.array, part.units)
+                part.matrices.finish()
+                if part.top is not None:
+                    part.top.finish()
+                if part.contributions is not None:
+                    self._rank_mean(part.contributions, make_array)
+                if part.matrices.mean and part.rows:
+                    average_rows(part.rows, part.mean_rows, make_array)
+                for recorder in part.sums.values():
+                    for path, numbers in recorder.results().items():
+                        make_array(path, tuple(numbers.shape), numbers.device)[:] = numbers
+                part.sums = {}
         if self.record_tokens.eligible.device.type != "cpu":
             self.block.to_cpu()
             self.packed.to_cpu()
         self.recorders = {}
-
-    def _finish(self, part: UnitRecorders) -> None:
-        make_array = partial(self.block.array, part.units)
-        part.matrices.finish()
-        if part.top is not None:
-            part.top.finish()
-        if part.contributions is not None:
-            self._rank_mean(part.contributions, make_array)
-        if part.matrices.mean and part.rows:
-            average_rows(part.rows, part.mean_rows, make_array)
-        for recorder in part.sums.values():
-            for path, numbers in recorder.results().items():
-                make_array(path, tuple(numbers.shape), numbers.device)[:] = numbers
-        part.sums = {}
 
     def _rank_mean(self, contributions: MatrixRecorder, make_array: MakeArray) -> None:
         """Rank the sources of mean rows by their mean contributions."""

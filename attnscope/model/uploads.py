@@ -7,6 +7,7 @@ waits for them on the device.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 
@@ -16,19 +17,22 @@ from torch import Tensor
 _PIECE = 1 << 24  # bytes of a pinned buffer; there are two, one filled while the other is copied
 
 
+@dataclass
 class Uploads:
     """Copies of parameters to one device; copies to the CPU or to MPS are `Tensor.to`."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._beside = device.type == "cuda"
-        self._released: torch.cuda.Event | None = None
-        self._turn = 0
-        self._filling = Lock()
+    device: torch.device
+    _released: torch.cuda.Event | None = None
+    _turn: int = 0
+    _filling: Lock = field(default_factory=Lock)
+
+    @property
+    def _beside(self) -> bool:
+        return self.device.type == "cuda"
 
     @cached_property
     def _stream(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     @cached_property
     def _buffers(self) -> list[tuple[Tensor, torch.cuda.Event]]:
@@ -52,8 +56,8 @@ class Uploads:
     def copy(self, tensor: Tensor) -> Tensor:
         """Return a contiguous CPU tensor on the device; within `beside`, when `arrival` is reached."""
         if not self._beside:
-            return tensor.to(self._device)
-        uploaded = torch.empty_like(tensor, device=self._device)
+            return tensor.to(self.device)
+        uploaded = torch.empty_like(tensor, device=self.device)
         target, source = (side.view(-1).view(torch.uint8) for side in (uploaded, tensor))
         with self._filling:
             for start in range(0, len(source), _PIECE):
@@ -74,11 +78,9 @@ class Uploads:
         arrival.record()
         return arrival
 
-    def receive(self, arrival: torch.cuda.Event | None, parameters: Iterable[Tensor]) -> None:
+    def receive(self, arrival: torch.cuda.Event, parameters: Iterable[Tensor]) -> None:
         """Let the thread's next launches use parameters: the device, not the host, waits for their copies."""
-        if arrival is None:
-            return
-        computing = torch.cuda.current_stream(self._device)
+        computing = torch.cuda.current_stream(self.device)
         computing.wait_event(arrival)
         for parameter in parameters:
             # their memory is the copying stream's, which would take it back while it is still read
@@ -88,7 +90,7 @@ class Uploads:
         """Note that parameters are dropped: only work that is already launched may read them."""
         if self._beside:
             self._released = _event()
-            self._released.record(torch.cuda.current_stream(self._device))
+            self._released.record(torch.cuda.current_stream(self.device))
 
 
 def _event() -> torch.cuda.Event:

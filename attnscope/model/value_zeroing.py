@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnscope.model.hooks import AttentionHooks
 from attnscope.model.inputs import AttentionInputs
-from attnscope.model.precision import to_float64
+from attnscope.model.matmul import to_float64
 from attnscope.model.stack import RunBlock
 from attnscope.request.masks.terms import Mask
 

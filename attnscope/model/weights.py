@@ -110,7 +110,13 @@ class WeightStore:
 
         with ThreadPoolExecutor(1, "weights") as pool:
             try:
-                yield lambda piece: pool.submit(parameters, piece) if self._is_empty(piece) else None
+                yield (
+                    lambda piece: (
+                        pool.submit(parameters, piece)
+                        if read is not None and any(p.is_meta for p in self._module(piece).parameters())
+                        else None
+                    )
+                )
             finally:
                 stop.set()
 
@@ -120,13 +126,11 @@ class WeightStore:
             return self._head
         return self._embed if piece is None else self._blocks[piece]
 
-    def _is_empty(self, piece: BlockIndex) -> bool:
-        return self._read is not None and any(p.is_meta for p in self._module(piece).parameters())
-
     def _fill(self, piece: BlockIndex, ahead: _Pending) -> None:
         if ahead is not None:
             parameters, arrival = ahead.result()
-            self._uploads.receive(arrival, parameters.values())
+            if arrival is not None:
+                self._uploads.receive(arrival, parameters.values())
             self._module(piece).load_state_dict(parameters, strict=True, assign=True)
 
     def _drop(self, layers: Sequence[int]) -> None:

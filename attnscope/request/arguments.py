@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from attnscope.base.errors import UsageError, arg, did_you_mean, suggestion
@@ -36,67 +36,48 @@ _MOST_MEMORY = float(1 << 62)
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?|mps")
 
 
-def one_of(option: str, words: Any, hint: str | None = None) -> Callable[[str], str]:
-    """Return a reader for the words of a Literal type; `hint` is for a word that is near none of them."""
+def one_of(option: str, words: Any, text: str, *, hint: str | None = None) -> str:
+    """Read one of the words of a Literal type; `hint` is for a word that is near none of them."""
     choices: tuple[str, ...] = get_args(words)
-
-    def read(text: str) -> str:
-        if not isinstance(text, str) or text not in choices:
-            # An array cannot be looked up.
-            near = suggestion(str(text), choices)
-            message = f"must be {', '.join(choices[:-1])} or {choices[-1]}, not '{text}'"
-            raise UsageError(message, where=option, hint=near or hint)
-        return text
-
-    return read
+    if not isinstance(text, str) or text not in choices:
+        # An array cannot be looked up.
+        near = suggestion(str(text), choices)
+        message = f"must be {', '.join(choices[:-1])} or {choices[-1]}, not '{text}'"
+        raise UsageError(message, where=option, hint=near or hint)
+    return text
 
 
-def names(option: str) -> Callable[[Any], tuple[str, ...]]:
-    """Return a reader for names joined by commas, or a list of them from Python."""
-
-    def read(value: Any) -> tuple[str, ...]:
-        listed = value.split(",") if isinstance(value, str) else value
-        if not isinstance(listed, list | tuple) or not all(isinstance(name, str) and name.strip() for name in listed):
-            raise UsageError(f"{value!r:.80} is not a list of names", where=option, hint="separate names by commas")
-        return tuple(dict.fromkeys(name.strip() for name in listed))
-
-    return read
+def names(option: str, value: Any) -> tuple[str, ...]:
+    """Read names joined by commas, or a list of them from Python."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(name, str) and name.strip() for name in listed):
+        raise UsageError(f"{value!r:.80} is not a list of names", where=option, hint="separate names by commas")
+    return tuple(dict.fromkeys(name.strip() for name in listed))
 
 
-def some_of(option: str, what: str, choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader for some of the known words, joined by commas.
-
-    The words are returned in the order of `choices`.
-    """
-
-    def read(text: str) -> tuple[str, ...]:
-        words = [part.strip() for part in text.split(",")]
-        for word in words:
-            if word not in choices:
-                raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, choices))
-        return tuple(word for word in choices if word in words)
-
-    return read
+def some_of(option: str, what: str, choices: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """Read some of the known words, joined by commas; they are returned in the order of `choices`."""
+    words = [part.strip() for part in text.split(",")]
+    for word in words:
+        if word not in choices:
+            raise UsageError(f"unknown {what} '{word}'", where=option, hint=did_you_mean(word, choices))
+    return tuple(word for word in choices if word in words)
 
 
 def stages(text: str) -> tuple[str, ...]:
     """Read stages joined by commas, or `none`."""
-    return () if text == "none" else some_of(arg("stages"), "stage", STAGES)(text)
+    return () if text == "none" else some_of(arg("stages"), "stage", STAGES, text)
 
 
-def number(option: str, low: int, high: int | None = None) -> Callable[[Any], int]:
-    """Return a reader for a whole number within bounds."""
+def number(option: str, low: int, high: int | None, text: Any) -> int:
+    """Read a whole number within bounds."""
     bounds = f"{low} or more" if high is None else f"{low} to {high}"
-
-    def read(text: Any) -> int:
-        digits = str(text)
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
-            raise UsageError(f"must be a whole number, {bounds}, not '{digits}'", where=option)
-        if int(digits) < low or (high is not None and int(digits) > high):
-            raise UsageError(f"{digits} is out of range", where=option, hint=f"use {bounds}")
-        return int(digits)
-
-    return read
+    digits = str(text)
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        raise UsageError(f"must be a whole number, {bounds}, not '{digits}'", where=option)
+    if int(digits) < low or (high is not None and int(digits) > high):
+        raise UsageError(f"{digits} is out of range", where=option, hint=f"use {bounds}")
+    return int(digits)
 
 
 TASKS = 1000  # of a job array, which clusters limit to 1,001
@@ -104,22 +85,15 @@ THREADS = 1024  # that may be asked for
 DRAWS = 2, 1000  # smallest and largest number of random sequences of each kind
 
 
-def text(option: str) -> Callable[[str], str]:
-    """Return a reader for text that a file can hold.
-
-    In what was typed, bytes that are not UTF-8 are halves of characters.
-    """
-
-    def read(text: str) -> str:
-        if not isinstance(text, str):
-            raise UsageError(f"{text!r:.80} is not a text", where=option, hint="pass a str")
-        try:
-            text.encode()
-        except UnicodeEncodeError as e:
-            raise UsageError(f"'{text}' is not UTF-8", where=option) from e
-        return text
-
-    return read
+def text(option: str, value: str) -> str:
+    """Read text that a file can hold; in what was typed, bytes that are not UTF-8 are halves of characters."""
+    if not isinstance(value, str):
+        raise UsageError(f"{value!r:.80} is not a text", where=option, hint="pass a str")
+    try:
+        value.encode()
+    except UnicodeEncodeError as e:
+        raise UsageError(f"'{value}' is not UTF-8", where=option) from e
+    return value
 
 
 def device(text: str) -> str:
@@ -144,41 +118,38 @@ def size(text: Any) -> int:
 
 
 def real(
-    option: str, what: str = "a number of at least 0", *, positive: bool = False, hint: str | None = None
-) -> Callable[[Any], float]:
-    """Return a reader for a finite number of at least 0, or above 0, which need not be whole."""
-
-    def read(text: Any) -> float:
-        value = _float(text)
-        if not 0 <= value < math.inf or (positive and not value):
-            raise UsageError(f"must be {what}, not '{text}'", where=option, hint=hint)
-        return value
-
-    return read
+    option: str,
+    text: Any,
+    *,
+    what: str = "a number of at least 0",
+    positive: bool = False,
+    hint: str | None = None,
+) -> float:
+    """Read a finite number of at least 0, or above 0, which need not be whole."""
+    value = _float(text)
+    if not 0 <= value < math.inf or (positive and not value):
+        raise UsageError(f"must be {what}, not '{text}'", where=option, hint=hint)
+    return value
 
 
 def scale(text: Any) -> float:
     """Return a factor of scores; 1 for `none`."""
-    return 1.0 if text == "none" else real(arg("scale"), "a number above 0, or none", positive=True)(text)
+    return 1.0 if text == "none" else real(arg("scale"), text, what="a number above 0, or none", positive=True)
 
 
-def tolerance(option: str) -> Callable[[Any], float]:
-    """Return a reader for a tolerance."""
-    return real(option, "a number, 0 or more", hint="use a number such as 1e-5")
+def tolerance(option: str, text: Any) -> float:
+    """Read a tolerance."""
+    return real(option, text, what="a number, 0 or more", hint="use a number such as 1e-5")
 
 
-def figure_width(option: str) -> Callable[[Any], float]:
-    """Return a reader for the width of a figure: a length with its unit, or `column`; CSS pixels."""
-
-    def read(value: Any) -> float:
-        match = _LENGTH.fullmatch("3.25in" if value == "column" else str(value).strip())
-        pixels = float(match[1]) * _PIXELS[match[2]] if match else math.nan
-        if not _NARROWEST <= pixels <= _WIDEST:
-            hint = "use 5.5in, 84mm, 397pt or column"
-            raise UsageError(f"must be a width from 1in to 100in, or column, not '{value}'", where=option, hint=hint)
-        return pixels
-
-    return read
+def figure_width(option: str, value: Any) -> float:
+    """Read the width of a figure: a length with its unit, or `column`; return CSS pixels."""
+    match = _LENGTH.fullmatch("3.25in" if value == "column" else str(value).strip())
+    pixels = float(match[1]) * _PIXELS[match[2]] if match else math.nan
+    if not _NARROWEST <= pixels <= _WIDEST:
+        hint = "use 5.5in, 84mm, 397pt or column"
+        raise UsageError(f"must be a width from 1in to 100in, or column, not '{value}'", where=option, hint=hint)
+    return pixels
 
 
 def _float(text: Any) -> float:
@@ -191,13 +162,12 @@ def _float(text: Any) -> float:
 
 def resources(text: str) -> dict[str, float]:
     """Read amounts of named resources, such as `fast=1,disk=0.5`."""
-    read = real(arg("actor_resources"))
     amounts = dict[str, float]()
     for pair in text.split(","):
         name, equals, amount = pair.partition("=")
         if not name or not equals:
             raise UsageError(f"must be NAME=N, not '{pair}'", where=arg("actor_resources"))
-        amounts[name] = read(amount)
+        amounts[name] = real(arg("actor_resources"), amount)
     return amounts
 
 
@@ -217,41 +187,37 @@ def with_ray_address(words: list[str]) -> list[str]:
 
 def workers(text: str) -> int | Literal["auto"]:
     """Read a number of worker processes, or `auto`."""
-    return "auto" if text == "auto" else number(arg("workers"), 1, THREADS)(text)
+    return "auto" if text == "auto" else number(arg("workers"), 1, THREADS, text)
 
 
-def series(option: str, low: float, high: float, *, integers: bool) -> Callable[[str], tuple[float, ...]]:
-    """Return a reader for ascending numbers joined by commas; `…` or `...` continues the two before it to the next."""
-
-    def read(text: str) -> tuple[float, ...]:
-        words = [word.strip() for word in text.split(",")]
-        numbers: list[float] = []
-        for index, word in enumerate(words):
-            if word in ("…", "..."):
-                if len(numbers) < 2 or index + 1 == len(words):
-                    raise UsageError(
-                        f"'{word}' needs two numbers before it and one after", where=option, hint="write 0,0.1,…,1"
-                    )
-                step = numbers[-1] - numbers[-2]
-                end = _float(words[index + 1])
-                count = (end - numbers[-1]) / step if step > 0 else -1.0
-                if not 0 <= count <= _MOST_NUMBERS:
-                    raise UsageError(f"'{text}' has no end", where=option, hint="write 0,0.1,…,1")
-                numbers += [round(numbers[-1] + step * n, 9) for n in range(1, int(count + 1e-9) + 1)]
-                continue
-            value = _float(word)
-            if not low <= value <= high or (integers and value != int(value)):
-                noun = "whole numbers" if integers else "numbers"
-                raise UsageError(f"must be {noun} from {low:,} to {high:,}, not '{word}'", where=option)
-            if not numbers or value > numbers[-1] + 1e-9:
-                numbers.append(value)
-            elif abs(value - numbers[-1]) > 1e-9:
-                raise UsageError(f"'{text}' is not ascending", where=option, hint="sort the numbers")
-        if len(numbers) > _MOST_NUMBERS:
-            raise UsageError(f"{len(numbers)} numbers", where=option, hint=f"use at most {_MOST_NUMBERS}")
-        return tuple(int(value) for value in numbers) if integers else tuple(numbers)
-
-    return read
+def series(option: str, low: float, high: float, text: str, *, integers: bool) -> tuple[float, ...]:
+    """Read ascending numbers joined by commas; `…` or `...` continues the two before it to the next."""
+    words = [word.strip() for word in text.split(",")]
+    numbers: list[float] = []
+    for index, word in enumerate(words):
+        if word in ("…", "..."):
+            if len(numbers) < 2 or index + 1 == len(words):
+                raise UsageError(
+                    f"'{word}' needs two numbers before it and one after", where=option, hint="write 0,0.1,…,1"
+                )
+            step = numbers[-1] - numbers[-2]
+            end = _float(words[index + 1])
+            count = (end - numbers[-1]) / step if step > 0 else -1.0
+            if not 0 <= count <= _MOST_NUMBERS:
+                raise UsageError(f"'{text}' has no end", where=option, hint="write 0,0.1,…,1")
+            numbers += [round(numbers[-1] + step * n, 9) for n in range(1, int(count + 1e-9) + 1)]
+            continue
+        value = _float(word)
+        if not low <= value <= high or (integers and value != int(value)):
+            noun = "whole numbers" if integers else "numbers"
+            raise UsageError(f"must be {noun} from {low:,} to {high:,}, not '{word}'", where=option)
+        if not numbers or value > numbers[-1] + 1e-9:
+            numbers.append(value)
+        elif abs(value - numbers[-1]) > 1e-9:
+            raise UsageError(f"'{text}' is not ascending", where=option, hint="sort the numbers")
+    if len(numbers) > _MOST_NUMBERS:
+        raise UsageError(f"{len(numbers)} numbers", where=option, hint=f"use at most {_MOST_NUMBERS}")
+    return tuple(int(value) for value in numbers) if integers else tuple(numbers)
 
 
 _MOST_NUMBERS = 200
@@ -267,12 +233,13 @@ def shard(text: str) -> tuple[int, int]:
     part, slash, total = text.partition("/")
     if not slash:
         raise UsageError(f"must be I/N, not '{text}'", where=arg("shard"), hint="use 1/4 for the first of four")
-    low = number(arg("shard"), 1)
-    if low(part) > low(total):
+    index = number(arg("shard"), 1, None, part)
+    count = number(arg("shard"), 1, None, total)
+    if index > count:
         raise UsageError(
             f"there is no shard {part} of {total}", where=arg("shard"), hint=f"use 1/{total} to {total}/{total}"
         )
-    return int(part), int(total)
+    return index, count
 
 
 def _slurm_task() -> tuple[int, int]:
@@ -294,7 +261,7 @@ def roles(text: str) -> tuple[str, ...]:
     """Read roles of heads, joined by commas."""
     from attnscope.findings.head_roles import ROLES
 
-    return some_of(arg("role"), "role", tuple(ROLES))(text)
+    return some_of(arg("role"), "role", tuple(ROLES), text)
 
 
 def measure(text: str) -> str:
@@ -302,7 +269,7 @@ def measure(text: str) -> str:
     from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.row_statistics import LAYER_STATISTICS, STATISTICS
 
-    return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS, MIXING)])(text)
+    return one_of(arg("measure"), Literal[(*get_args(By), *STATISTICS, *LAYER_STATISTICS, MIXING)], text)
 
 
 def asks_one_number(arguments: Mapping[str, Any]) -> bool:
@@ -336,7 +303,7 @@ def explained_measure(text: str) -> str:
     from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.rollout import ATTENTION
 
-    return one_of(arg("measure"), Literal[(ATTENTION, MIXING)])(text)
+    return one_of(arg("measure"), Literal[(ATTENTION, MIXING)], text)
 
 
 def rollout_measure(text: str) -> str:
@@ -344,4 +311,4 @@ def rollout_measure(text: str) -> str:
     from attnscope.base.layer_kinds import MIXING
     from attnscope.findings.rollout import ATTENTION, ROLLOUT_MEASURES
 
-    return one_of(arg("measure"), Literal[(ATTENTION, *ROLLOUT_MEASURES, MIXING)])(text)
+    return one_of(arg("measure"), Literal[(ATTENTION, *ROLLOUT_MEASURES, MIXING)], text)

@@ -10,7 +10,12 @@ from attnscope.request.options import Option
 def check_combinations(options: Sequence[Option], values: Mapping[str, Any]) -> None:
     """Refuse a combination of the options of a command; `values` are what is typed, or given in Python, by name."""
     defaults = {option.name: option.default for option in options}
-    names = [name for name, value in values.items() if _is_given(value, defaults.get(name))]
+    names = []
+    for name, value in values.items():
+        # An array has no truth value, and equals no word.
+        is_default = isinstance(value, str | tuple) and value in ((), defaults.get(name))
+        if value is not None and value is not False and not is_default:
+            names.append(name)
     for option in options:
         if option.name not in names:
             continue
@@ -24,11 +29,6 @@ def check_combinations(options: Sequence[Option], values: Mapping[str, Any]) -> 
             if other in names:
                 message = f"{arg(option.name)} and {arg(other)} cannot be used together"
                 raise UsageError(message, hint="remove one of them")
-
-
-def _is_given(value: Any, default: str | None) -> bool:
-    # An array has no truth value, and equals no word.
-    return value is not None and value is not False and not (isinstance(value, str | tuple) and value in ((), default))
 
 
 def _holds(need: str, values: Mapping[str, Any]) -> bool:

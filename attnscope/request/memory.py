@@ -1,10 +1,10 @@
 """Count parameters and bytes, and refuse what does not fit into memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from attnscope.base.errors import AttnscopeError, MemoryExceeded, arg, spell_options
 from attnscope.base.model_config import ModelConfig
-from attnscope.base.system.memory import available_memory, resident_memory
+from attnscope.base.system.machine import available_memory, resident_memory
 from attnscope.request.options import on_command_line
 
 _MIB = 1 << 20
@@ -72,21 +72,18 @@ def cache_bytes(c: ModelConfig, dtype: str, tokens: int) -> int:
     return (c.n_layers + 1) * tokens * c.n_kv_heads * (c.d_head + c.d_value) * DTYPE_BYTES[dtype]
 
 
+@dataclass
 class MemoryLimit:
     """Stop a run that exceeds its memory although its estimate did not.
 
     Memory that the process held before, beyond the program itself (a caller's own data, a loaded model), does not
     count.
-
-    Args:
-        what: Source of the limit, for the error.
     """
 
-    def __init__(self, limit: int, what: str, estimate: int) -> None:
-        self._limit = limit
-        self._what = what
-        self.estimate = estimate
-        self._before = max(0, resident_memory() - PROGRAM)
+    limit: int
+    what: str  # source of the limit, for the error
+    estimate: int
+    before: int = field(default_factory=lambda: max(0, resident_memory() - PROGRAM))
 
     def check(self) -> None:
         """Compare the memory of the process with the limit; takes microseconds, so every tile can afford it.
@@ -94,9 +91,9 @@ class MemoryLimit:
         Raises:
             MemoryExceeded: It holds more.
         """
-        held = resident_memory() - self._before
-        if held > self._limit:
-            message = f"stopped at {format_bytes(held)} of memory: {self._what} is {format_bytes(self._limit)}"
+        held = resident_memory() - self.before
+        if held > self.limit:
+            message = f"stopped at {format_bytes(held)} of memory: {self.what} is {format_bytes(self.limit)}"
             message = f"{message} (the estimate was about {format_bytes(self.estimate)})"
             raise MemoryExceeded(message, hint=f"raise {arg('max_memory')}, and please report the estimate")
 
@@ -112,15 +109,13 @@ def memory_bound(limit: int | None) -> MemoryBound:
 def find_stream_reason(
     kept_bytes: dict[str, int], streamed: dict[str, int] | None, bound: MemoryBound, less: str
 ) -> str:
-    """Return why weights are read again in every pass; empty if they fit in memory.
+    """Return why weights, which do not fit in memory, are read again in every pass.
 
     Args:
         kept_bytes: Bytes by purpose if weights are kept.
         streamed: Bytes by purpose if weights are read again; None if they cannot be.
         less: See require_memory.
     """
-    if sum(kept_bytes.values()) <= bound.size:
-        return ""
     least = streamed and {
         "weights, two layers at a time" if n == "weights" else n: size for n, size in streamed.items()
     }

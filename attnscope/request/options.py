@@ -10,6 +10,7 @@ rows that have a `brief` line, `--help` all that are not hidden.
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,14 @@ from attnscope.request.arguments import (
 )
 from attnscope.request.masks.expression import MASK_FILES, parse_mask
 from attnscope.request.masks.terms import TERMS, Own
-from attnscope.request.selection import POOL, PRINTED, parse_cut, parse_indices_or_label, parse_positions
+from attnscope.request.selection import (
+    POOL,
+    PRINTED,
+    PositionSelection,
+    parse_cut,
+    parse_indices_or_label,
+    parse_positions,
+)
 from attnscope.request.spans import SPAN_WORDS, parse_spans
 
 Reader = Callable[[str], Any]
@@ -102,21 +110,21 @@ class Option:
         return not self.metavar and not self.argument
 
 
-def _positions(option: str) -> Reader:
-    read = arguments.text(option)
-    return lambda text: parse_positions(read(text))
+def _positions(option: str, text: str) -> PositionSelection:
+    return parse_positions(arguments.text(option, text))
 
 
 def choice(name: str, group: str, words: Any, help: str, default: str | None = None, **more: Any) -> Option:
     """Declare an option whose values are the words of a Literal type."""
     choices: tuple[str, ...] = words.__args__
-    read = arguments.one_of(arg(more.get("flag", name).lstrip("-")), words, more.pop("hint", None))
+    option = arg(more.get("flag", name).lstrip("-"))
+    read = partial(arguments.one_of, option, words, hint=more.pop("hint", None))
     return Option(name, group, help, read, "|".join(choices), default, complete=choices, **more)
 
 
 def number(name: str, group: str, low: int, help: str, high: int | None = None, **more: Any) -> Option:
     """Declare an option that takes a whole number within bounds."""
-    read = arguments.number(arg(name), low, high)
+    read = partial(arguments.number, arg(name), low, high)
     return Option(name, group, help, read, more.pop("metavar", "N"), bounds=(low, high), **more)
 
 
@@ -136,16 +144,18 @@ TEXTS = (
     Option("text", TEXT, "Text to inspect; without it, or with -, standard input is read as one text.", metavar="TEXT",
         argument=True, brief="Text to look at; - reads standard input."),
     Option("file", TEXT, "Read one text per line from a file instead.", Path, "PATH", complete="files",
+        excludes=("text", "pair", "image", "audio"),
         brief="Read one text per line from a file."),
     Option("chat", TEXT, "Read messages instead (JSON: a list of role and content, or an object with messages, "
         "documents and tools) and render them with the model's own chat template; - reads standard input.",
-        metavar="FILE|-", complete="files", brief="Read the messages of a chat (JSON)."),
+        metavar="FILE|-", complete="files", brief="Read the messages of a chat (JSON).",
+        excludes=("text", "file", "pair", "context", "keep_newline", "audio")),
     Option("image", TEXT, "Picture that belongs to the text, or that a vision model sees in place of one (PNG, JPEG, "
         "WebP …; install attnscope[images]). Repeatable. Its patches are tokens whose names are places, such as "
         "image:3,4 (row 3, column 4).", metavar="FILE", complete="files", several="yes"),
     Option("audio", TEXT, "Sound that the model hears (.wav, .flac or .ogg; install attnscope[audio]), such as speech "
         "for Whisper, which writes it down; with TEXT, the text that was said. Frames are named by their seconds: "
-        "--key 1.0s, --query 2.4s-3.1s.", metavar="FILE", complete="files"),
+        "--key 1.0s, --query 2.4s-3.1s.", metavar="FILE", complete="files", excludes=("image",)),
     Option("keep_newline", TEXT,
         "Keep the last newline of standard input; otherwise it is left out, since echo adds one."),
     Option("pair", TEXT, "Second segment, for encoders such as BERT.", metavar="TEXT"),
@@ -163,7 +173,8 @@ THE_MODEL = (
     Option("tokenizer", MODEL, "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json "
         "or tokenizer.model, or a folder that has one.", metavar="PATH", complete="files"),
     Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
-        "model and a text.", metavar="FILE", complete="files", overrides=("model", "config", "what_if")),
+        "model and a text.", metavar="FILE", complete="files", overrides=("model", "config", "what_if"),
+        excludes=("text", "file", "pair", "context", "keep_newline", "image", "audio")),
     Option("ignore_key", MODEL, "Ignore a key of config.json that would be refused; repeatable. Recorded in the "
         "output, and noted on every screen.", metavar="NAME", several="yes"),
     Option("trust_config", MODEL, "Accept a config.json that refers to its own model code. The code is not run, so the "
@@ -188,14 +199,17 @@ THE_MACHINE = (
     Option("hash_weights", MACHINE, "Record a SHA-256 hash of all weights in the output."),
 )
 LAYER = Option("layer", COMPUTE, f"Layers, counted from 0: auto, all, mean, {_NUMBERS}",
-    parse_indices_or_label("layer"), "LAYERS", "auto", short="-l", complete=("auto", "all", "mean"),
+    partial(parse_indices_or_label, "layer"), "LAYERS", "auto", short="-l", complete=("auto", "all", "mean"),
     brief="Layers: auto, all, mean, 3, -1, or 0,2,5-7.")
 HEAD = replace(LAYER, name="head", help=f"Heads, in the same form, or L2H3,L0H1. {_AUTO_HEAD}",
-    read=parse_indices_or_label("head"), metavar="HEADS", short="-H", brief="Heads, in the same form, or L2H3.")
+    read=partial(parse_indices_or_label, "head"), metavar="HEADS", short="-H",
+        brief="Heads, in the same form, or L2H3.")
 QUERY = Option("query", COMPUTE, "Rows: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by "
-    "commas. Numbers that are not positions, and anything in quotation marks, are words.", _positions(arg("query")),
+    "commas. Numbers that are not positions, and anything in quotation marks, are words.",
+        partial(_positions, arg("query")),
     "ROWS", short="-q", brief="Rows: words or positions, such as bank or 3:8.")
-KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.", _positions(arg("key")), "COLUMNS",
+KEY = Option("key", COMPUTE, "Columns, in the same form; the slice 0: selects all.",
+    partial(_positions, arg("key")), "COLUMNS",
     brief="Columns, in the same form.")
 SPANS = Option("spans", COMPUTE, f"Divide the text into named spans: {', '.join(SPAN_WORDS[:-1])}, turns (of a chat), "
     "marks that each begin a span ('Doc 1:,Doc 2:,Question:'), or a .json or .jsonl file with name, start and "
@@ -208,7 +222,7 @@ WHAT_IF = choice("what_if", COMPUTE, WhatIf,
     "Apply another {mask} to the whole stack, or only to the softmax over the model's own scores.", default="stack")
 HIDE = Option("hide", COMPUTE,
     'Hide tokens from every query, in the same form as {query}, such as "[CLS],[SEP]" or 3,7; none hides no token.',
-    lambda text: None if text == "none" else _positions(arg("hide"))(text), "TOKENS")
+    lambda text: None if text == "none" else _positions(arg("hide"), text), "TOKENS")
 STAGE = Option("stages", COMPUTE, f"Stages to show, separated by commas: {', '.join(STAGES)}, or none; default: "
     f"{DEFAULT_STAGES}, or weights alone if all three fill more than a screen.", arguments.stages, "STAGES",
     flag="--stage", complete="stages", aliases=("--stages",), brief=f"Any of {', '.join(STAGES)}.")
@@ -252,7 +266,8 @@ RAMP = (
 )
 FIGURE = (
     Option("width", SHOW, "Width of an .svg, .png or .pdf, such as 5.5in, 8cm, 84mm or 397pt; column is 3.25in. "
-        "Matrices fill it with squares, and no letter is smaller than 6 pt.", arguments.figure_width(arg("width")),
+        "Matrices fill it with squares, and no letter is smaller than 6 pt.",
+        partial(arguments.figure_width, arg("width")),
         "WIDTH|column"),
     choice("labels", SHOW, Literal["tokens", "positions", "none"],
         "In a figure, name rows and columns by this alone, instead of both."),
@@ -279,10 +294,6 @@ SCALE = Option("scale", COMPUTE, "What if every layer multiplied its scores by X
 SELECTION = (LAYER, HEAD, QUERY, KEY, MASK, WHAT_IF, HIDE, STAGE, TOP, BY, SPECIAL)
 
 
-def _tolerance(name: str, help: str, metavar: str = "X", brief: str = "") -> Option:
-    return Option(name, SHOW, help, arguments.tolerance(arg(name)), metavar, brief=brief)
-
-
 def _with_brief(options: tuple[Option, ...], **briefs: str) -> tuple[Option, ...]:
     """Give options a line in the `-h` of a command, or an empty one to leave them out of it."""
     return tuple(replace(option, brief=briefs.get(option.name, option.brief)) for option in options)
@@ -298,16 +309,14 @@ def _compared(options: tuple[Option, ...], *names: str) -> tuple[Option, ...]:
     return tuple(replace(option, several="compared") if option.name in names else option for option in options)
 
 
-def _grouped(option: Option, group: str, help: str, **more: Any) -> Option:
-    return replace(option, group=group, help=help, **more)
-
-
 CUTS = Option("cuts", CUT, "What to cut: a head (L5H1), several (L5-8H0-2), all heads of a layer (L5), all heads (*), "
     'or edges of any of these: "*: ←[CLS]", "L5H1: it←animal" (query←key; <- is the same as ←). Tokens are '
     "written as for {query}. Repeatable; all cuts are made together.", parse_cut, "CUT", flag="--cut", several="yes",
     aliases=("--cuts",), brief="Head L5H1, layer L5, or edge 'L5H1: it<-animal'.")
-RAN_WITHOUT = _grouped(CUTS, COMPUTE, "Show the attention of the model without a head (L5H1) or an edge (L5H1: "
-    "it←animal), written as for ablate, which shows what changes. Repeatable.", brief="")
+RAN_WITHOUT = replace(CUTS, group=COMPUTE,
+    help="Show the attention of the model without a head (L5H1) or an edge (L5H1: "
+    "it←animal), written as for ablate, which shows what changes. Repeatable.", brief="",
+    excludes=("generate", "measure"))
 RUN = (
     *TEXTS, *THE_MODEL,
     *SELECTION[:6], SCALE, *SELECTION[6:-2],
@@ -330,7 +339,9 @@ RUN = (
         "and heads, unless {layer} or {head} selects some.", metavar="K", default="0"),
     Option("input_ids", TEXT, "Read token ids instead of TEXT: a JSON list, or an object with input_ids and optionally "
         "attention_mask, position_ids and token_type_ids, named as in transformers. Each has the shape (tokens) or "
-        "(texts, tokens), padded on either side. - reads standard input.", metavar="FILE|-", complete="files"),
+        "(texts, tokens), padded on either side. - reads standard input.", metavar="FILE|-", complete="files",
+        excludes=("text", "file", "pair", "context", "keep_newline", "image", "audio", "chat", "qkv", "spans",
+            "generate")),
     Option("ids", SHOW, "List the tokens with their ids, in tables; json always has them."),
     Option("percent", SHOW, "Write weights as percentages in tables and pictures."),
     choice("map_scale", SHOW, Literal["row", "max"], "Where the colours of a map on a picture end: row is a share of "
@@ -355,11 +366,12 @@ COMPARE = (
     *RAMP,
     *_shown("Decimal places in tables; json is exact.", "2", FORMAT), STRICT,
     *_compared(THE_MACHINE, "dtype", "engine"),
-    _tolerance("tolerance", "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by "
+    Option("tolerance", SHOW, "Fail (exit code 1) if any weight differs by more than X, or a cell of another stage by "
         "more than X times the largest value of its layer; all layers and heads unless selected. Print a one-line "
         "verdict and the worst cell of every stage instead of tables ({format} prints both).",
-        brief="Exit with 1 if any weight differs by more."),
-    _tolerance("relative", "Allow R·|first| on top, as in numpy.testing.assert_allclose.", "R"),
+        partial(arguments.tolerance, arg("tolerance")), "X", brief="Exit with 1 if any weight differs by more."),
+    Option("relative", SHOW, "Allow R·|first| on top, as in numpy.testing.assert_allclose.",
+        partial(arguments.tolerance, arg("relative")), "R"),
 )
 EXPLAIN = (
     *TEXTS, *THE_MODEL,
@@ -385,11 +397,13 @@ HEADS = (
     *TEXTS[1:],
     *_compared(THE_MODEL, "model", "config", "adapter", "tokenizer", "qkv"),
     QUERY, KEY,
-    _grouped(WORDS, COMPUTE, "Take the whole words that {query} and {key} name a piece of: weights are summed over a "
+    replace(WORDS, group=COMPUTE,
+        help="Take the whole words that {query} and {key} name a piece of: weights are summed over a "
         "word's keys and averaged over its queries.", brief=""),
     SPANS, MASK, WHAT_IF, HIDE,
     Option("against", MEASURE, "Keys to compare {key} with, in the same form: shows the weight on {key} minus the "
-        "weight on these keys, and lists heads by the size of this difference.", _positions(arg("against")), "COLUMNS",
+        "weight on these keys, and lists heads by the size of this difference.",
+        partial(_positions, arg("against")), "COLUMNS",
         brief="Keys to compare {key} with."),
     Option("role", MEASURE,
         "Show only these roles, separated by commas, with their values for every head; see Roles below.",
@@ -404,17 +418,18 @@ HEADS = (
         arguments.DRAWS[1]),
     Option("needle", MEASURE, "Hide this sentence in long texts, ask for its answer at the end, and show how much the "
         "retrieval heads read of it by length and depth, and the answer's probability; such as 'The key of the vault "
-        "is 71432.'", arguments.text(arg("needle")), "TEXT", brief="Hide a sentence in long texts, and ask for it.",
+        "is 71432.'",
+        partial(arguments.text, arg("needle")), "TEXT", brief="Hide a sentence in long texts, and ask for it.",
         excludes=("text", "file", "chat", "pair", "context", "query", "key", "against", "spans", "hide",
             "role", "measure", "top", "words")),
     Option("answer", MEASURE, "Part of the {needle} that is its answer; default: its last word.",
-        arguments.text(arg("answer")), "TEXT", needs=("needle",)),
+        partial(arguments.text, arg("answer")), "TEXT", needs=("needle",)),
     Option("filler", MEASURE, "Text around the {needle}, repeated if it is short; default: built-in texts.", Path,
         "FILE", complete="files", needs=("needle",)),
     Option("lengths", MEASURE, "Tokens of the texts around the {needle}, such as 512,1024,…,4096; default: 512,1024.",
-        arguments.series(arg("lengths"), 8, 1 << 24, integers=True), "LENGTHS", needs=("needle",)),
+        partial(arguments.series, arg("lengths"), 8, 1 << 24, integers=True), "LENGTHS", needs=("needle",)),
     Option("depths", MEASURE, "Shares of the text before the {needle}; default: 0,0.1,…,1.",
-        arguments.series(arg("depths"), 0, 1, integers=False), "DEPTHS", needs=("needle",)),
+        partial(arguments.series, arg("depths"), 0, 1, integers=False), "DEPTHS", needs=("needle",)),
     number("seed", MEASURE, 0, "Seed of the random tokens; default: 0."),
     number("top", SHOW, 1, "Heads to list for each role; default: as many as fit on a line, or 10 for a single role.",
         metavar="K", brief="Heads to list for each role."),
@@ -427,16 +442,20 @@ ABLATE = (
     choice("each", CUT, Each, "Cut each head, all heads of each layer, each edge, or the answer (or {query}) off from "
         "each span of the text, on its own, and rank them by effect. Edges need {layer}, {head} or {query}; spans "
         "{spans} or {chat}.", brief="Cut each on its own, and rank them by effect."),
-    _grouped(LAYER, CUT, f"With {{each}}, the layers to cut: all, {_NUMBERS}", default="all", complete=("all",),
+    replace(LAYER, group=CUT,
+        help=f"With {{each}}, the layers to cut: all, {_NUMBERS}", default="all", complete=("all",),
         brief="With {each}, the layers: all, 3, -1, or 0,2,5-7."),
-    _grouped(HEAD, CUT, "With {each} head, edge or span, the heads to cut: all, numbers in the same form, or L2H3.",
+    replace(HEAD, group=CUT,
+        help="With {each} head, edge or span, the heads to cut: all, numbers in the same form, or L2H3.",
         default="all", complete=("all",), brief="With {each}, the heads, or L2H3."),
-    _grouped(QUERY, CUT, "With {each} edge, the queries of the edges to cut; with {each} span, the tokens to cut off "
+    replace(QUERY, group=CUT,
+        help="With {each} edge, the queries of the edges to cut; with {each} span, the tokens to cut off "
         "from spans instead of the answer: positions (3, -1, or 3:8, which excludes 8), words or phrases, separated by "
         "commas.", metavar="TOKENS", brief="With {each} edge, the queries of the edges."),
-    _grouped(KEY, CUT, "With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS",
+    replace(KEY, group=CUT, help="With {each} edge, the keys of the edges to cut, in the same form.", metavar="TOKENS",
         brief="With {each} edge, the keys of the edges."),
-    _grouped(WORDS, CUT, "Cut edges between whole words: with {each} edge, all edges from the pieces of one word to "
+    replace(WORDS, group=CUT,
+        help="Cut edges between whole words: with {each} edge, all edges from the pieces of one word to "
         "those of another together; in {cuts}, {query} and {key}, the whole word that a piece belongs to.", brief=""),
     choice("replacement", CUT, Replacement, "What replaces the output of a cut head: zero, its mean over the text's "
         "tokens, or resample: its output at the same positions of other texts, averaged over draws of these. With "
@@ -453,16 +472,19 @@ ABLATE = (
         needs=("replacement=resample",)),
     number("seed", CUT, 0, "Seed of the draws; default: 0.",
         needs=("replacement=resample",)),
-    _grouped(TARGET, CUT, "Token whose logit is compared, such as ' Mary' with its leading space; given twice, the "
+    replace(TARGET, group=CUT,
+        help="Token whose logit is compared, such as ' Mary' with its leading space; given twice, the "
         "difference between the two logits. {each} then ranks by the size of its change.",
         brief="Token whose logit is compared."),
     Option("reference", CUT, "Average over the tokens of this text instead. Tokens that "
         "{hide} names are hidden in it as well.", metavar="TEXT", needs=("replacement=mean",)),
     Option("at", CUT, "Tokens at which predictions and hidden states are compared, as for {query} (0: is all); "
-        "default: the last token, or every [MASK] for a masked language model.", _positions(arg("at")), "TOKENS",
+        "default: the last token, or every [MASK] for a masked language model.",
+        partial(_positions, arg("at")), "TOKENS",
         brief="Where predictions are compared; default: last."),
     Option("answer", CUT, "The answer, which the text is continued by; begin it with a space if it "
-        "needs one. Default: the last turn of a chat, or what the model generates.", arguments.text(arg("answer")),
+        "needs one. Default: the last turn of a chat, or what the model generates.",
+        partial(arguments.text, arg("answer")),
         "TEXT", needs=("each=span",), excludes=("generate",)),
     number("generate", CUT, 0, "Tokens of an answer that the model generates; default: 8.",
         arguments.GENERATED, needs=("each=span",)),
@@ -510,7 +532,7 @@ LEARN = (
         metavar="TOKEN", brief="Token whose row it is about."),
     MASK,
     Option("temperature", COMPUTE, "Divide the scaled scores by this number before the softmax; default: 1.",
-        arguments.real(arg("temperature"), "a number above 0", positive=True), "T",
+        partial(arguments.real, arg("temperature"), what="a number above 0", positive=True), "T",
         brief="Divide the scores by T; below 1 sharpens the softmax."),
     Option("plain", SHOW, "Print the whole lesson, with the answers at its end, also in a terminal.",
         brief="Print the whole lesson, with answers at its end."),
@@ -523,8 +545,8 @@ CHECK = (
         help="Text to run the checks on; - reads standard input. Default: built-in texts of several kinds.",
         brief="Text to run on; default: built-in ones."),
     *(replace(option, brief="") for option in TEXTS if option.name in ("image", "audio", "context")),
-    _tolerance("tolerance", "Largest allowed difference; default: what rounding explains in the model's {dtype}.",
-        brief="Largest allowed difference."),
+    Option("tolerance", SHOW, "Largest allowed difference; default: what rounding explains in the model's {dtype}.",
+        partial(arguments.tolerance, arg("tolerance")), "X", brief="Largest allowed difference."),
     DATA_FORMAT, replace(JSON, brief=JSON.help), replace(FILE_OUT, brief="Write to a file: .json or .txt."),
     *_OUTPUT_OF_CHECKS,
     replace(VERBOSE, help="Show the model's full path, its device, all notes, and the differences of each layer."),
@@ -533,14 +555,15 @@ CHECK = (
 )
 _OF_MACHINE = {option.name: option for option in THE_MACHINE}
 DOCTOR = (
-    _grouped(TEXTS[1], OTHER, "Texts to examine the model with, one per line; default: built-in texts.",
+    replace(TEXTS[1], group=OTHER, help="Texts to examine the model with, one per line; default: built-in texts.",
         brief="Texts to examine the model with."),
     Option("batch", OTHER, "Batch to examine, as your program makes it: a JSON object with input_ids and all else that "
         "the model is called with (attention_mask, position_ids, labels …), each a list of rows; documents, the number "
         "of each token's document, and prefix say what the batch does not. - reads standard input.", metavar="FILE|-",
         complete="files", brief="Batch of your program to examine (JSON)."),
     Option("attn", OTHER, "Implementations of attention to examine, by their names in transformers, separated by "
-        "commas: eager, sdpa, flex_attention, flash_attention_2 …; default: eager,sdpa.", arguments.names(arg("attn")),
+        "commas: eager, sdpa, flex_attention, flash_attention_2 …; default: eager,sdpa.",
+        partial(arguments.names, arg("attn")),
         "NAMES", complete=("eager", "sdpa", "flex_attention", "flash_attention_2"),
         brief="Backends of attention, such as eager,sdpa."),
     number("longest_probe", OTHER, 16,
@@ -641,13 +664,13 @@ BATCH = (
         hint=f"a text to patch from is given with {arg('patch_from', placeholder='OTHER')}"),
     Option("column", INPUT,
         "Column or JSON member that holds the text; a JSON object without it may have messages of a chat.",
-        arguments.text(arg("column")), "NAME", "text", brief="Column or member that holds the text."),
+        partial(arguments.text, arg("column")), "NAME", "text", brief="Column or member that holds the text."),
     number("skip", INPUT, 0, "Skip the first N texts.", default="0"),
     number("limit", INPUT, 1, "Stop after N texts.", brief="Stop after N texts."),
     Option("shard", INPUT, "Process every N-th block of texts, starting with the I-th; attnscope merge joins the "
         "parts. slurm stands for the task of a job array.", arguments.shard, "I/N|slurm", "1/1",
         brief="Compute the I-th of N parts; merge joins them."),
-    *THE_MODEL,
+    *(replace(option, excludes=("chat", "format")) if option.name == "qkv" else option for option in THE_MODEL),
     replace(LAYER, help=f"Layers, counted from 0: all, mean, {_NUMBERS}", default="all", complete=("all", "mean"),
         brief="Layers: all, mean, 3, -1, or 0,2,5-7."),
     replace(HEAD, help="Heads, in the same form.", default="all", complete=("all", "mean"),
@@ -660,15 +683,17 @@ BATCH = (
         f"{', '.join(BRIEF_STATISTICS)}, to {BRIEF_DIGITS} decimals), or exact ones: "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in ALL_PARTS)}, {ALL} (every one of these), or "
         f"{', '.join(f'{name} ({PARTS[name].phrase})' for name in EXACT_PARTS if name not in ALL_PARTS)}.",
-        arguments.some_of(arg("keep"), "part", KEPT), "WHAT", BRIEF, complete=KEPT,
+        partial(arguments.some_of, arg("keep"), "part", KEPT), "WHAT", BRIEF, complete=KEPT,
         brief="Findings: brief (per token), heads (per head), all, …"),
-    _grouped(TARGET, COMPUTE, "With {keep} effects, the token whose logit is compared, such as ' Mary'; given twice, "
+    replace(TARGET, group=COMPUTE,
+        help="With {keep} effects, the token whose logit is compared, such as ' Mary'; given twice, "
         "the difference between the two logits. {{NAME}}, in braces, is the member NAME of each record.", brief=""),
     Option("patch_from", COMPUTE, "With {keep} effects, patch heads with what they give in this text, instead of "
         "cutting them ({format} is the format of the input); both texts have equally many tokens. {{NAME}}, in braces, "
         "is the member NAME of each record.", metavar="OTHER"),
     SPANS,
-    replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief=""),
+    replace(WORDS, help="Keep the weights between words: short for {spans} whole-words {keep} spans.", brief="",
+        excludes=("spans",)),
     replace(POOLED, help="Rows and columns of a pooled map.", default="16"),
     Option("output", OUTPUT, "Output: {resumed}, or a name without extension for a folder of .safetensors shards (all "
         "resumable); {whole} (one document); - writes .jsonl to standard output. An s3://, gs:// or hf:// URL is "
@@ -676,20 +701,20 @@ BATCH = (
         brief="Output: .jsonl, .jsonl.zst, a folder … (resumable)."),
     Option("table", OUTPUT, "Tables of a .parquet folder, separated by commas: "
         f"{', '.join(table.name for table in _TABLES)}; several become subfolders. Default: the first of these that is "
-        "kept.", arguments.some_of(arg("table"), "table", tuple(table.name for table in _TABLES)), "TABLES",
+        "kept.", partial(arguments.some_of, arg("table"), "table", tuple(table.name for table in _TABLES)), "TABLES",
         complete=tuple(table.name for table in _TABLES)),
     Option("strict", OUTPUT, "Stop at the first failed record."),
     Option("max_minutes", OUTPUT,
         "Stop after this many minutes, with everything saved and exit code 1; the same command resumes.",
-        arguments.real(arg("max_minutes"), "a number of minutes above 0", positive=True), "MINUTES"),
+        partial(arguments.real, arg("max_minutes"), what="a number of minutes above 0", positive=True), "MINUTES"),
     Option("workers", OUTPUT, "Number of processes that compute, on one thread each unless {threads} is given; they "
         "share the weights. auto takes one for each CPU, or for each GPU, if the run is long enough. "
         "Default: one process.", arguments.workers, "N|auto", brief="Processes that compute and share the weights."),
     Option("ray", OUTPUT, "Spread the shards over a cluster of Ray (install attnscope[ray]), and merge them: auto, "
         "host:port, or without an address one that is started here.", metavar="[ADDRESS]"),
     number("actors", OUTPUT, 1, "Number of actors with {ray}; default: as many as the cluster has room for."),
-    Option("actor_cpus", OUTPUT, "CPUs of an actor.", arguments.real(arg("actor_cpus")), "N", "1"),
-    Option("actor_gpus", OUTPUT, "GPUs of an actor.", arguments.real(arg("actor_gpus")), "N", "0"),
+    Option("actor_cpus", OUTPUT, "CPUs of an actor.", partial(arguments.real, arg("actor_cpus")), "N", "1"),
+    Option("actor_gpus", OUTPUT, "GPUs of an actor.", partial(arguments.real, arg("actor_gpus")), "N", "0"),
     Option("actor_resources", OUTPUT, "Other resources of an actor.", arguments.resources, "NAME=N,…"),
     number("sbatch", OUTPUT, 1, "Instead of computing, print a script for SLURM's sbatch: a job array of N tasks, each "
         "of which writes one part.", arguments.TASKS),

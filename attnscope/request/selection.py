@@ -1,7 +1,7 @@
 """Selections of layers, heads and tokens: read from text, or made from Python values. Never imports torch."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
@@ -182,17 +182,13 @@ class HeadLabel:
         return of_layers, of_heads
 
 
-def parse_indices_or_label(name: Literal["layer", "head"]) -> "Callable[[str], IndexSelection | HeadLabel]":
-    """Return a reader for layers or heads that also reads the label of a head."""
-
-    def read(text: str) -> IndexSelection | HeadLabel:
-        labels = [_UNIT.fullmatch(word.strip()) for word in text.split(",")]
-        pairs = tuple((int(label[1]), int(label[2])) for label in labels if label)
-        if len(pairs) == len(labels):
-            return HeadLabel(pairs, text, name)
-        return parse_indices(text, name)
-
-    return read
+def parse_indices_or_label(name: Literal["layer", "head"], text: str) -> "IndexSelection | HeadLabel":
+    """Read layers or heads, or labels of heads."""
+    labels = [_UNIT.fullmatch(word.strip()) for word in text.split(",")]
+    pairs = tuple((int(label[1]), int(label[2])) for label in labels if label)
+    if len(pairs) == len(labels):
+        return HeadLabel(pairs, text, name)
+    return parse_indices(text, name)
 
 
 def join_label(

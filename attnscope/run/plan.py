@@ -14,7 +14,7 @@ from attnscope.base.layer_kinds import count_attending, spell_legend, spell_map
 from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.base.system.gpu import cuda_device, gpu_memory, tile_bytes
-from attnscope.base.system.processor import count_threads
+from attnscope.base.system.machine import count_threads
 from attnscope.checkpoints.source import ModelSource
 from attnscope.findings.heads import STAGES
 from attnscope.findings.record_parts import reported_parts
@@ -236,14 +236,11 @@ def spare_memory(
             )
         return kept_bytes, streamed if source.can_stream and demand.layers > 2 else None
 
+    def fits(run: RunConfig, demand: MemoryDemand) -> bool:
+        return any(need is not None and sum(need.values()) <= bound.size for need in needs(run, demand))
+
     def fitting() -> str:
-        """Return the ways to take less memory that would fit; empty if that is not needed."""
-
-        def fits(run: RunConfig, demand: MemoryDemand) -> bool:
-            return any(need is not None and sum(need.values()) <= bound.size for need in needs(run, demand))
-
-        if fits(run, demand):
-            return ""
+        """Return the ways to take less memory that would fit."""
         ways = [way for way in less if fits(run, _REDUCED[way](demand))]
         if fits(run, replace(demand, threads=1)):
             ways.insert(0, f"use {arg('threads', 1)}")
@@ -257,8 +254,11 @@ def spare_memory(
     elif gpu is not None:
         bound = replace(bound, most=max(bound.size, gpu.free))
     kept_bytes, streamed = needs(run, demand)
-    why = find_stream_reason(kept_bytes, streamed, bound, fitting())
-    estimated = sum((streamed if why and streamed else kept_bytes).values())
+    why = ""
+    estimated = sum(kept_bytes.values())
+    if estimated > bound.size:
+        why = find_stream_reason(kept_bytes, streamed, bound, "" if fits(run, demand) else fitting())
+        estimated = sum((streamed or kept_bytes).values())
     if gpu is None:
         return bound.size - estimated, why, MemoryLimit(bound.size, bound.what, estimated)
     # findings are copied to the host, and weights pass through it

@@ -470,7 +470,9 @@ def select_heads(
     # Arrays were computed under the mask that is named, whatever the default of a model would be.
     observed = plan.run.own_mask or not plan.source.runs
     if observed:
-        recorders = _merged(rankings.recorders, extra_recorders or {})
+        recorders: Recorders = rankings.recorders
+        if extra_recorders:
+            recorders = _merged(recorders, extra_recorders)
         hidden = forward(plan, batch, engine, recorders, step, final=bool(plan.predicted))
         ranking = rankings.compute()
     else:

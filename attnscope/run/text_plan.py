@@ -143,7 +143,8 @@ def plan_text(
             "applies only to self-attention, but keys come from a second text", where=arg("spans"), hint=hint
         )
     documents = _documents(run, source, tokens, text.where, context is not None)
-    warnings += _document_warnings(run, source, text, tokens, documents)
+    if documents or text.given is not None:
+        warnings += _document_warnings(run, source, text, tokens, documents)
     first_query = source.first_queries.get(text.where, 0)
     sound = None if text.read is None else text.read.sound
     of_rows = sound if text.read is not None and text.read.tokens_are_frames else None
@@ -169,7 +170,7 @@ def plan_text(
         warnings,
         auto_queries=rows_of.find(arg("query"), run.auto_query),
         auto_keys=columns_of.find(arg("key"), run.auto_key),
-        hidden=_hidden(run, columns_of, text.where, several=several),
+        hidden=() if run.hide is None else _hidden(run, columns_of, text.where, several=several),
         narrowed=narrowed,
         spans=spans,
         documents=documents,

@@ -71,7 +71,7 @@ def _json(findings: Any, _settings: DisplaySettings) -> Iterator[bytes]:
 
 
 def _txt(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
-    from attnscope.studies.present import present
+    from attnscope.studies.registry import present
     from attnscope.views.terminal import as_text  # rich is only needed for drawing
 
     # A file has no end of the screen.
@@ -80,7 +80,7 @@ def _txt(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
 
 def _figure(function: str, findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     """Yield what a function of `views.figure` draws."""
-    from attnscope.studies.present import present
+    from attnscope.studies.registry import present
 
     parts = present(findings, replace(settings, format="heat", options=False))
     figure: str | bytes = imported(f"attnscope.views.figure:{function}")(parts, settings.figure)
@@ -89,7 +89,7 @@ def _figure(function: str, findings: Any, settings: DisplaySettings) -> Iterator
 
 def page(findings: Any, settings: DisplaySettings) -> Iterator[bytes]:
     """Yield a page of findings of any kind."""
-    from attnscope.studies.present import present
+    from attnscope.studies.registry import present
     from attnscope.views.page import as_html
 
     yield from as_html(present(findings, replace(settings, format="page", options=False)), _title_of(findings))

@@ -1,13 +1,16 @@
 """The studies, and the kinds of findings that follow from them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnscope.request.combinations import check_combinations
 from attnscope.request.options import COMMANDS, Option
-from attnscope.studies.study import Call, FindingsKind, Sides, Study
+from attnscope.studies.study import Call, FindingsKind, Sides, Study, imported
+from attnscope.views.settings import DisplaySettings
+
+if TYPE_CHECKING:
+    from attnscope.views.parts import ViewPart
 
 STUDIES = "run", "compare", "explain", "heads", "ablate", "learn", "check", "doctor"  # folders
 
@@ -38,6 +41,20 @@ def kind_of(findings: object) -> FindingsKind:
     )
 
 
+def present(findings: Any, settings: DisplaySettings | None = None, **fields: Any) -> "Iterator[ViewPart]":
+    """Turn findings of any kind into parts; `fields` are those of DisplaySettings, in place of all settings."""
+    settings = settings or DisplaySettings(**fields)
+    findings_kind = kind_of(findings)
+    is_page = settings.format == "page" and findings_kind.page
+    function = findings_kind.page if is_page else findings_kind.screen
+    parts: Iterator[ViewPart] = imported(f"attnscope.studies.{function}")(findings, settings)
+    if not settings.data_only:
+        return parts
+    from attnscope.studies.data_only import without_remarks
+
+    return without_remarks(parts)
+
+
 def options_of(name: str) -> tuple[Option, ...]:
     """Return the options of a command."""
     command = study(name).command if name in STUDIES else None
@@ -47,8 +64,7 @@ def options_of(name: str) -> tuple[Option, ...]:
 
 
 def call_of(name: str, values: Mapping[str, Any], sides: Sides | None = None) -> Call:
-    """Return what the options of a call make of it; refuse some combinations."""
-    check_combinations(options_of(name), values)
+    """Return what the options of a call make of it; refuse some of them."""
     command = study(name).command
     if command is None or command.call is None:
         return Call(name)

@@ -4,19 +4,18 @@ A study is a folder with a `study.py`, and its name in `studies/registry.py`. De
 computes and what draws is imported when it is called.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attnscope.request.options import Option
-from attnscope.views.settings import DisplaySettings, Listing
+from attnscope.views.settings import Listing
 
 if TYPE_CHECKING:
     from attnscope.request.run_config import RunConfig, TextInput
     from attnscope.run.session import Session
-    from attnscope.views.parts import ViewPart
 
 DRAWN = (".json", ".txt", ".svg", ".png", ".pdf", ".html")  # formats that every kind with a screen of parts can have
 TABLES = (".csv", ".parquet")
@@ -37,12 +36,6 @@ class FindingsKind:
     def findings_type(self) -> Any:
         """Import the class of its findings."""
         return imported(f"attnscope.findings.{self.findings}")
-
-    def present(self, findings: Any, settings: DisplaySettings) -> "Iterator[ViewPart]":
-        """Turn its findings into parts."""
-        function = self.page if settings.format == "page" and self.page else self.screen
-        parts: Iterator[ViewPart] = imported(f"attnscope.studies.{function}")(findings, settings)
-        return parts
 
     @property
     def schema(self) -> str:

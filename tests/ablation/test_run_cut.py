@@ -53,8 +53,8 @@ def test_a_screen_and_json_say_what_was_cut(gpt2, capsys):  # noqa: F811
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--generate", "2"], "--cut and --generate 2 cannot be used together"),
-        (["--measure", "rollout"], "--cut and --measure rollout cannot be used together"),
+        (["--generate", "2"], "--cut and --generate cannot be used together"),
+        (["--measure", "rollout"], "--cut and --measure cannot be used together"),
         (["--by", "logit"], "--cut and --by logit cannot be used together"),
     ],
 )

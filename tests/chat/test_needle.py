@@ -77,11 +77,11 @@ def test_on_the_command_line_and_as_a_table(gpt2, tmp_path, capsys):
     ],
 )
 def test_series_of_depths(text, numbers):
-    assert series("depths", 0, 1, integers=False)(text) == pytest.approx(numbers)
+    assert series("depths", 0, 1, text, integers=False) == pytest.approx(numbers)
 
 
 def test_series_of_lengths():
-    assert series("lengths", 8, 1 << 24, integers=True)("512,1024,…,4096") == (
+    assert series("lengths", 8, 1 << 24, "512,1024,…,4096", integers=True) == (
         512,
         1024,
         1536,
@@ -107,7 +107,7 @@ def test_series_of_lengths():
         "8,8.5,…,9",
     ):
         with pytest.raises(UsageError):
-            series("lengths", 8, 1 << 24, integers=True)(wrong)
+            series("lengths", 8, 1 << 24, wrong, integers=True)
 
 
 def test_the_answer_is_the_last_word_or_the_part_that_is_named():

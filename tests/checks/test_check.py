@@ -17,7 +17,7 @@ from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.request.masks.terms import Causal
 from attnscope.request.run_config import TextInput
 from attnscope.studies.check.run import check
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views.terminal import as_text
 from tests.helpers.architectures import ONE_PART
 from tests.helpers.requests import requested

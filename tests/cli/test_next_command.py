@@ -17,7 +17,8 @@ def typed_next(capsys, monkeypatch):
     """A function that runs a command as on a terminal, and returns the words of the command that it prints."""
 
     def run(*words):
-        monkeypatch.setattr("attnscope.cli.next_command._is_read", lambda given: not given.quiet)
+        for module in ("next_command", "deliver"):
+            monkeypatch.setattr(f"attnscope.cli.{module}.is_read_along", lambda given: not given.quiet)
         assert main(list(words)) == 0, capsys.readouterr().err
         shown = capsys.readouterr()
         assert "next: attnscope" not in shown.out

@@ -63,7 +63,7 @@ def test_a_label_of_something_else_is_refused(option, typed):
 
 
 def join_labels(layer, head):
-    return join_label(parse_indices_or_label("layer")(layer), parse_indices_or_label("head")(head))
+    return join_label(parse_indices_or_label("layer", layer), parse_indices_or_label("head", head))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ CASES = [
     ((), "--output=a.jpg", f"a.jpg: unknown extension '.jpg'; use {ENDINGS}"),
     ((), "--output=json", f"json: the name has no extension; use {ENDINGS}"),
     (("--model=a",), "--config=b", "--model and --config cannot be used together; pass one of them"),
-    ((), "--file=a.txt", "--file and TEXT cannot be used together; pass one of them"),
+    ((), "--file=a.txt", "--file and TEXT cannot be used together; remove one of them"),
 ]  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def test_refused(before, last, line, pipeline, capsys):
         (["rnu"], "no such command 'rnu'; did you mean 'run'?"),
         (["x\x1b[2J\u202e"], f"no such command 'x\\x1b[2J\\u202e'; known: {', '.join(COMMANDS)}"),
         (["run"], "no text given; pass TEXT, - for standard input, or --file PATH"),
-        (["run", "--file=a", "--pair=b"], "--file and --pair cannot be used together; pass one of them"),
+        (["run", "--file=a", "--pair=b"], "--file and --pair cannot be used together; remove one of them"),
         (["run", TEXT, "--\x1b[2J"], f"no such option '--\\x1b[2J'; {DASHES}"),
         (["info", "x"], "unexpected extra argument: x; name a model with --model: attnscope info --model x"),
         (["batch", "a.txt", "b.txt", "-o", "c.jsonl"], "unexpected extra argument: b.txt; see attnscope batch --help"),

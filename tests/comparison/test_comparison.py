@@ -23,7 +23,7 @@ from attnscope.studies.compare.alignment import align, pair_replaced
 from attnscope.studies.compare.reports import compare_sides, jensen_shannon, pooled_change
 from attnscope.studies.compare.runs import ReportSelection, compare_reports, compare_runs, read_report
 from attnscope.studies.compare.tolerance import Tolerance, failure
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views.parts import Matrices
 from attnscope.views.terminal import as_text
 from benchmarks.memory import required_memory

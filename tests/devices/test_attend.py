@@ -15,7 +15,7 @@ from attnscope.model.attention import attend
 from attnscope.model.cuts import BatchCuts, EdgeCut, HeadCut, LayerCut
 from attnscope.model.inputs import AttentionInputs, AttentionSpec
 from attnscope.model.logit_parts import HeadLogits
-from attnscope.model.precision import has_float64
+from attnscope.model.matmul import has_float64
 from attnscope.model.recorders import (
     AlignmentRecorder,
     AveragedRows,

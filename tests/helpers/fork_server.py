@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 LIGHT = (
     "pydantic.types", "pydantic.type_adapter", "tokenizers", "attnscope.cli.app", "attnscope.cli.run",
     "attnscope.cli.run_config", "attnscope.cli.deliver", "attnscope.cli.progress", "attnscope.run.plan",
-    "attnscope.studies.present", "attnscope.studies.run.screen", "attnscope.views.terminal",
+    "attnscope.studies.registry", "attnscope.studies.run.screen", "attnscope.views.terminal",
 )  # fmt: skip
 LOADED = (
     *LIGHT, "torch", "attnscope.run.analysis", "attnscope.run.session", "attnscope.studies.rollout.measure",

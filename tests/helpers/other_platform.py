@@ -35,6 +35,6 @@ class _Library(ctypes.CDLL):
 
 ctypes.CDLL = _Library  # type: ignore[misc]
 
-from attnscope.base.system import cgroups, memory  # noqa: E402
+from attnscope.base.system import machine  # noqa: E402
 
-memory._PROC = cgroups.ROOT = cgroups.MEMBERSHIP = Path("/nowhere")
+machine._PROC = machine.ROOT = machine.MEMBERSHIP = Path("/nowhere")

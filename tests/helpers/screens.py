@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnscope.findings.heads import STAGES
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views.terminal import draw as put
 
 

@@ -246,15 +246,16 @@ def test_weight_near_a_query_and_its_mean_distance(mask: Mask, elements: int | N
         close(recorder.recorded[name], torch.from_numpy(expected[name]))
 
 
-@pytest.mark.parametrize("size", [2048, 2049, 2111, 5000])
-@pytest.mark.parametrize("count", [1, 5, 20])
+@pytest.mark.parametrize("size", [2048, 2049, 2111, 5000, (1 << 14) + 63])
+@pytest.mark.parametrize("count", [1, 5, 8, 20])
 def test_strongest_of_long_rows(size: int, count: int) -> None:
     """Few different values, so that equals meet within chunks, between them and in what is left over."""
     generator = torch.Generator().manual_seed(size + count)
+    n = 30 if size < 1 << 14 else 3
     rows = torch.cat(
         (
-            torch.randn(30, size, generator=generator),
-            torch.randint(0, 40, (30, size), generator=generator).float(),
+            torch.randn(n, size, generator=generator),
+            torch.randint(0, 40, (n, size), generator=generator).float(),
             torch.zeros(1, size),
             torch.full((1, size), -torch.inf).index_fill(1, torch.tensor([7, size - 1]), 2.0),
         )
@@ -266,6 +267,15 @@ def test_strongest_of_long_rows(size: int, count: int) -> None:
     assert torch.equal(values, exact.values[:, :count])
     finite = values > -torch.inf
     assert torch.equal(places[finite], exact.indices[:, :count][finite])
+
+
+def test_up_to_eight_sources_by_weight_are_taken_from_the_summary_of_a_tile() -> None:
+    def asked(count: int, by: str = "weight", eligible: int = 40) -> int:
+        keys = torch.arange(40)[None] < eligible
+        return TopRecorder(count, by, [0], range(3), keys).n_strongest
+
+    assert [asked(count) for count in (0, 1, 8, 9)] == [0, 1, 8, 0]
+    assert asked(3, "value") == asked(3, eligible=39) == 0
 
 
 @pytest.mark.parametrize("size", [9, 5000])

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from attnscope.findings.row_statistics import STATISTICS
-from attnscope.views.spans import token_span
-from attnscope.views.spelling import spell_token
+from attnscope.views.spans import spell_token, token_span
 from tests.page.walking import number
 
 DECIMALS = {"weight": 3, "distance": 1}

@@ -22,7 +22,7 @@ from attnscope.studies.explore.saved import report_source
 from attnscope.studies.formats import export
 from attnscope.views.palette import DARK, LIGHT
 from attnscope.views.scales import SHAPES, Scale
-from attnscope.views.spelling import spell_token
+from attnscope.views.spans import spell_token
 from attnscope.views.walk.cell import arithmetic, cell_numbers, weight_text
 from attnscope.views.walk.scene import Variant
 from tests.helpers.draws import drawn

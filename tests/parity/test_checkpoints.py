@@ -11,7 +11,7 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from attnscope.checkpoints.families import FAMILIES, read_config
+from attnscope.checkpoints.families import FAMILIES, native_family, read_config
 from attnscope.checkpoints.folder import open_folder
 from attnscope.model.checkpoint import load_stack
 from tests.helpers import native_stages
@@ -26,9 +26,8 @@ def _classes(model_type: str) -> list[type[hf.PreTrainedModel]]:
     module = import_module(_ROWS[model_type].model.__module__)
     found = [getattr(module, name) for name in module.__all__ if not name.endswith("PreTrainedModel")]
     models = [c for c in found if isinstance(c, type) and issubclass(c, hf.PreTrainedModel)]
-    family = FAMILIES[model_type]
     models = [c for c in models if c.config_class is not None and c.config_class.model_type == model_type]
-    return [c for c in models if family.describes({"architectures": [c.__name__]})]
+    return [c for c in models if native_family({"model_type": model_type, "architectures": [c.__name__]})]
 
 
 @pytest.mark.parametrize("model", [c for name in FAMILIES for c in _classes(name)], ids=lambda c: c.__name__)

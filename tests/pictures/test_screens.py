@@ -11,7 +11,7 @@ from rich.console import Console
 
 from attnscope.findings.predictions import PredictedToken, Prediction
 from attnscope.findings.run import Report
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views.figure import as_svg
 from attnscope.views.palette import DARK, LIGHT
 from attnscope.views.parts import Bars, Pictures

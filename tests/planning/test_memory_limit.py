@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnscope.base.errors import MemoryExceeded
-from attnscope.base.system.memory import resident_memory
+from attnscope.base.system.machine import resident_memory
 from attnscope.batch import loading
 from attnscope.batch.dump import write_dump
 from attnscope.batch.header import Settings

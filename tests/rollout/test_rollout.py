@@ -18,7 +18,7 @@ from attnscope.findings.codec import from_json, to_json
 from attnscope.request.run_config import TextInput
 from attnscope.request.selection import PRINTED
 from attnscope.studies.rollout.measure import plan_rollout
-from attnscope.studies.rollout.run import reporter
+from attnscope.studies.rollout.run import report
 from benchmarks.memory import peak
 from tests.helpers.architectures import ONE_PART, TWO_PARTS, make, save
 from tests.helpers.effect_arithmetic import roll_out, zeroing_shares
@@ -57,7 +57,7 @@ def folders(tmp_path_factory):
 
 def run(folder, texts=TEXTS, context=None, **options):
     asked = requested(tuple(TextInput(t, context=context) for t in texts), str(folder), **options)
-    return reporter(asked)(asked)
+    return report(asked)
 
 
 def _eager(folder):

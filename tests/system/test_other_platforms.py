@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.base.system import cgroups, memory
+from attnscope.base.system import machine
 from attnscope.cli import main
 
 ROOT = Path(__file__).parent.parent.parent
@@ -94,12 +94,12 @@ def test_a_dump_is_written_resumed_and_the_same(there):
 
 
 def test_all_memory_of_the_machine_counts_where_the_free_memory_is_unknown(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_PROC", tmp_path)
-    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
-    assert memory.resident_memory() == 0
-    assert memory.available_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    assert machine.resident_memory() == 0
+    assert machine.available_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     monkeypatch.delattr(os, "sysconf")
-    assert memory.available_memory() == 1 << 62
+    assert machine.available_memory() == 1 << 62
 
 
 def test_only_the_folder_system_knows_what_differs():

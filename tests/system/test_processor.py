@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.base.system.processor import amd_family
+from attnscope.base.system.machine import amd_family
 
 CORE = "processor\t: {}\nvendor_id\t: {}\ncpu family\t: {}\nmodel name\t: a: b\nflags\t\t: fpu vme\n\n"
 

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from attnscope.base.system import cgroups
-from attnscope.base.system.memory import available_memory
-from attnscope.base.system.processor import count_threads
+from attnscope.base.system import machine
+from attnscope.base.system.machine import available_memory, count_threads
 
 
 @pytest.fixture(autouse=True)
 def _nothing_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(cgroups, "ROOT", tmp_path)
-    monkeypatch.setattr(cgroups, "MEMBERSHIP", tmp_path / "member")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    monkeypatch.setattr(machine, "MEMBERSHIP", tmp_path / "member")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 

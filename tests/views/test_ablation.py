@@ -16,7 +16,7 @@ from attnscope.findings.ablation import (
     TokenChange,
 )
 from attnscope.findings.provenance import MaskUse
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views import parts
 from tests.helpers.sample_reports import HOSTILE, tokens
 from tests.helpers.sample_surveys import made

@@ -15,7 +15,7 @@ from attnscope.findings.head_roles import OF_PARTS, ROLES
 from attnscope.findings.heads import STAGES
 from attnscope.studies import formats
 from attnscope.studies.compare.reports import compare_sides
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views import figure as drawing
 from attnscope.views import parts
 from attnscope.views.figure import canvas, labels

@@ -17,7 +17,7 @@ from attnscope.findings.head_roles import HEAD_ROLES, ROLES, main_roles
 from attnscope.findings.run import with_words
 from attnscope.studies.formats import export
 from attnscope.studies.heads.changes import compare_heads
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.studies.run.screen import are_thumbnails
 from attnscope.views import parts
 from attnscope.views.settings import Listing

@@ -3,8 +3,7 @@ from rich.cells import cell_len
 
 from attnscope.findings.tokens import Token
 from attnscope.views.axes import format_positions
-from attnscope.views.spans import Span, token_span
-from attnscope.views.spelling import spell_token
+from attnscope.views.spans import Span, spell_token, token_span
 from attnscope.views.terminal.labels import shorten
 
 

@@ -14,7 +14,7 @@ from attnscope.findings.compare import Side
 from attnscope.findings.head_roles import ROLES
 from attnscope.findings.heads import STAGES
 from attnscope.studies.compare.reports import compare_sides
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views import figure, parts, terminal
 from attnscope.views.page import rendering
 from tests.helpers.heads import heads_of, unstacked
@@ -254,7 +254,7 @@ def test_every_kind_of_part_is_drawn():
 
 PROGRAM = """
 import sys
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from tests.helpers.sample_explanations import explanation
 from tests.helpers.sample_overviews import overview
 from tests.helpers.sample_reports import bank

@@ -10,13 +10,13 @@ from attnscope.findings.tokens import CONTINUES
 from attnscope.studies.heads.needle_screen import _SHADES
 from attnscope.studies.heads.screen import UNCLEAR
 from attnscope.views.numbers import NO_WEIGHT, Digits, cell_text
-from attnscope.views.spelling import ASCII
+from attnscope.views.spans import ASCII
 from attnscope.views.terminal.colours import SHADES
 
 ROOT = Path(__file__).parents[2]
 # where the sign itself is declared, translated or measured
 DECLARED = {("attnscope/views/numbers.py", "·"), ("attnscope/views/figure/canvas.py", "·")}
-DECLARED |= {("attnscope/views/spelling.py", text) for text in ("·×÷…←→↓▾▴▸–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐",)}
+DECLARED |= {("attnscope/views/spans.py", text) for text in ("·×÷…←→↓▾▴▸–−‖│α░▒▓█▏▎▍▌▋▊▉▕▐",)}
 
 
 def strings(path):

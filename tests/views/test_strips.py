@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views import parts
 from attnscope.views.page.container import Container
 from attnscope.views.page.rendering import render

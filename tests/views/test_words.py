@@ -14,7 +14,7 @@ from attnscope.cli import main
 from attnscope.findings.run import with_words
 from attnscope.findings.tokens import Token, continues, group_words, spell_piece, spell_word
 from attnscope.request.selection import parse_positions
-from attnscope.studies.present import present
+from attnscope.studies.registry import present
 from attnscope.views import parts
 from tests.helpers.sample_reports import causal, report, text_report
 from tests.helpers.screens import draw, read_tables

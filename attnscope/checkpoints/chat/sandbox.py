@@ -29,7 +29,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from attnscope.base.system.memory import limit_process
+from attnscope.base.system.machine import limit_process
 
 MOST_CHARACTERS = 16 << 20  # of a rendered text
 _LONG = 1 << 30  # seconds of computing of all requests together

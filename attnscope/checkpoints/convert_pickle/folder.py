@@ -13,7 +13,7 @@ from pathlib import Path
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.atomic import check_name
 from attnscope.base.files.reading import MB, as_object, format_value, open_regular, read_json
-from attnscope.base.system.memory import available_memory
+from attnscope.base.system.machine import available_memory
 from attnscope.base.system.signals import at_signal, defer_signals
 from attnscope.checkpoints.adapter import ADAPTER_WEIGHTS
 from attnscope.checkpoints.folder import INDEX, MAX_INDEX, SINGLE, find_pickles

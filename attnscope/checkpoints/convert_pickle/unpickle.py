@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from attnscope.base.system.memory import limit_process
+from attnscope.base.system.machine import limit_process
 
 _GLOBAL = re.compile(r"(?:GLOBAL|global|class) ([\w.]+)")
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module")  # keys under which training scripts store the weights

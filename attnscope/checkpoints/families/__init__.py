@@ -140,7 +140,9 @@ def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[in
 def native_family(raw: Mapping[str, Any]) -> Family | None:
     """Return the family of a config.json by its `model_type` alone; None if transformers has to run the model."""
     family = FAMILIES.get(str(raw.get("model_type")))
-    return family if family is not None and family.describes(raw) else None
+    if family is None or any(raw.get(name) not in (None, value) for name, value in family.only.items()):
+        return None
+    return family
 
 
 def read_config(family: Family, raw: Mapping[str, Any], where: str) -> ModelConfig:

@@ -70,20 +70,17 @@ class ConfigReading:
             notes.append(f"keys missing from config.json have the defaults of transformers: {defaults}")
         if self.ignored:
             notes.append(f"ignored config keys, which no code of transformers reads: {_listed(self.ignored)}")
-        return (*notes, *ignored_notes(self.dropped))
+        return tuple(notes)
 
 
-def ignored_notes(names: Sequence[str]) -> tuple[str, ...]:
-    """Return notes on keys that the user wanted ignored."""
-    if not names:
-        return ()
-    return (f"config keys ignored by --ignore-key: {_listed(names)}; the real model's numbers may differ",)
-
-
-def absent_key_notes(ignore: Collection[str], raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes on keys that the user wanted ignored and that a config.json does not have."""
-    absent = [name for name in ignore if name not in raw]
-    return (f"--ignore-key: config.json has no {_listed(absent)}",) if absent else ()
+def ignored_notes(ignore: Collection[str], raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return notes on keys that the user wanted ignored: those of a config.json, and those that it does not have."""
+    notes = []
+    if dropped := [name for name in raw if name in ignore]:
+        notes.append(f"config keys ignored by --ignore-key: {_listed(dropped)}; the real model's numbers may differ")
+    if absent := [name for name in ignore if name not in raw]:
+        notes.append(f"--ignore-key: config.json has no {_listed(absent)}")
+    return tuple(notes)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnscope.base.errors import AttnscopeError
@@ -13,14 +14,14 @@ _SMALLEST = 1e-30
 _LARGEST = 1e30
 
 
+@dataclass(frozen=True)
 class ConfigReader:
     """A config.json with its place, for errors."""
 
-    def __init__(self, raw: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None) -> None:
-        self.raw = raw
-        self.where = where
-        self.defaults = defaults or {}
-        self.filled: dict[str, Any] = {}
+    raw: Mapping[str, Any]
+    where: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # of missing keys
+    filled: dict[str, Any] = field(default_factory=dict)  # defaults that were taken
 
     def get(self, *names: str, default: Any = REQUIRED) -> Any:
         """Return the value under the name that exists and is not null."""

@@ -155,7 +155,3 @@ class Family:
         """Keys of config.json that attention or the output head depends on."""
         entries = [*self.config.values(), *(self.head.config.values() if self.head else ())]
         return {name for entry in entries for name in getattr(entry, "names", ())} | {*self.requires, *self.only}
-
-    def describes(self, raw: Mapping[str, Any]) -> bool:
-        """Tell whether a config.json is one of those for which this family is."""
-        return all(raw.get(name) in (None, value) for name, value in self.only.items())

@@ -2,7 +2,8 @@
 
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -16,38 +17,37 @@ _CHUNK = 1 << 16
 _FACTORS = {"NFKC": 18, "NFKD": 18, "Precompiled": 18, "NFC": 3, "NFD": 4, "Lowercase": 3, "ByteLevel": 4}
 
 
+@dataclass(frozen=True)
 class NormalizerGrowth:
     """How much longer a normalizer makes a text."""
 
-    def __init__(self, normalizer: Any, path: Path) -> None:
-        self._steps = _steps(normalizer)
-        self._path = path
-        self._factor = prod(map(_factor, self._steps))
+    steps: Sequence[Mapping[str, Any]]
+    path: Path
 
     def check(self, text: str) -> None:
         """Refuse a text that would become too long."""
-        if len(text) * self._factor <= _LARGEST:
+        if len(text) * prod(map(_factor, self.steps)) <= _LARGEST:
             return
-        from tokenizers.normalizers import Sequence
+        from tokenizers import normalizers
 
-        for step in self._steps:
+        for step in self.steps:
             if _length(step, text) > _LARGEST:
                 message = f"makes more than {_LARGEST:,} characters of the text"
-                raise AttnscopeError(message, where=f"{self._path}: normalizer", hint="use another tokenizer")
-            normalizer = Sequence([])
+                raise AttnscopeError(message, where=f"{self.path}: normalizer", hint="use another tokenizer")
+            normalizer = normalizers.Sequence([])
             state = json.dumps({"type": "Sequence", "normalizers": [step]}).encode()
-            call_rust(partial(normalizer.__setstate__, state), self._path, "cannot be used")
-            text = call_rust(partial(normalizer.normalize_str, text), self._path, "cannot be used")
+            call_rust(partial(normalizer.__setstate__, state), self.path, "cannot be used")
+            text = call_rust(partial(normalizer.normalize_str, text), self.path, "cannot be used")
 
 
-def _steps(normalizer: Any) -> list[Mapping[str, Any]]:
+def steps_of(normalizer: Any) -> list[Mapping[str, Any]]:
     """Return the steps in their order, those of a Sequence in its place."""
     if not isinstance(normalizer, dict):
         return []
     if normalizer.get("type") != "Sequence":
         return [normalizer]
     inner = normalizer.get("normalizers")
-    return [step for part in (inner if isinstance(inner, list) else []) for step in _steps(part)]
+    return [step for part in (inner if isinstance(inner, list) else []) for step in steps_of(part)]
 
 
 def _factor(step: Mapping[str, Any]) -> int:

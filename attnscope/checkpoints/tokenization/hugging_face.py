@@ -3,17 +3,18 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from attnscope.base.errors import AttnscopeError, arg
 from attnscope.base.files.reading import MB, parse_json, read_file
-from attnscope.checkpoints.tokenization.growth import NormalizerGrowth
+from attnscope.checkpoints.tokenization.growth import NormalizerGrowth, steps_of
 from attnscope.checkpoints.tokenization.pieces import (
     are_disjoint,
     byte_fragment,
+    check_text,
     overlapping,
     piece_bytes,
     readable_piece,
@@ -21,7 +22,6 @@ from attnscope.checkpoints.tokenization.pieces import (
 )
 from attnscope.checkpoints.tokenization.rust import call_rust
 from attnscope.checkpoints.tokenization.tokenizer_json import components, read_tokenizer_json
-from attnscope.checkpoints.tokenization.word_tokenizer import check_text
 from attnscope.findings.tokens import Token
 
 MAX_TOKENIZER = 200 * MB
@@ -52,7 +52,7 @@ class FileTokenizer:
         self.path = path
         self.notes = file.notes
         self.warnings: list[str] = []
-        self._growth = NormalizerGrowth(file.content.get("normalizer"), path)
+        self._growth = NormalizerGrowth(steps_of(file.content.get("normalizer")), path)
         added_tokens = file.content.get("added_tokens")
         for token in added_tokens if isinstance(added_tokens, list) else []:
             self._growth.check(str(token.get("content")) if isinstance(token, dict) else "")
@@ -85,8 +85,8 @@ class FileTokenizer:
         # An unknown word is still a word.
         self._special_in_text = self._special - {self.unknown_id}
         self._ahead: dict[tuple[tuple[str, ...], bool], Encoded] = {}
-        self._own_texts: dict[str, str] = {}
-        self._fragments: dict[str, str | None] = {}
+        self._fragment = cache(partial(byte_fragment, byte_level=self._byte_level))
+        self._own = cache(self._spelled_out)
 
     def special_token(self, token_id: int) -> Token:
         """Return the special token of an id, as a template inserts it."""
@@ -292,18 +292,8 @@ class FileTokenizer:
         ]
         return kept_spans, False
 
-    def _fragment(self, piece: str) -> str | None:
-        if piece not in self._fragments:
-            self._fragments[piece] = byte_fragment(piece, self._byte_level)
-        return self._fragments[piece]
-
-    def _own(self, piece: str) -> str:
-        """Return the text of a piece: its bytes, or itself without marks of word starts and continuations."""
-        if piece not in self._own_texts:
-            self._own_texts[piece] = self._spelled_out(piece)
-        return self._own_texts[piece]
-
     def _spelled_out(self, piece: str) -> str:
+        """Return the text of a piece: its bytes, or itself without marks of word starts and continuations."""
         raw = piece_bytes(piece) if self._byte_level else None
         if raw is not None:
             return raw.decode(errors="replace")

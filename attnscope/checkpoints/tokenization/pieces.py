@@ -1,12 +1,30 @@
-"""Readable text and spans for tokenizer pieces."""
+"""Texts that a tokenizer may see, and readable text and spans of its pieces."""
 
 import re
 from collections.abc import Sequence
 from functools import cache
 
+from attnscope.base.errors import AttnscopeError
+from attnscope.base.files.reading import MB
+
+MAX_TEXT = 4 * MB  # characters; forty times a text of 100,000 bytes
 _BLANK = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _STRAY = re.compile("[\udc80-\udcff]+")
+
+
+def check_text(text: str, where: str) -> None:
+    """Refuse a text before anything expensive or fragile sees it."""
+    if not text.strip():
+        raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="pass some words")
+    if len(text) > MAX_TEXT:
+        message = f"the text has {len(text):,} characters"
+        raise AttnscopeError(message, where=where, hint=f"at most {MAX_TEXT:,} are read")
+    try:
+        text.encode()
+    except UnicodeEncodeError as e:
+        message = f"character {e.start} is half of a surrogate pair (U+{ord(text[e.start]):04X})"
+        raise AttnscopeError(message, where=where, hint="pass valid UTF-8") from e
 
 
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:

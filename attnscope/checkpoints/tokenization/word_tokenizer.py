@@ -6,25 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from attnscope.base.errors import AttnscopeError, arg
-from attnscope.base.files.reading import MB
+from attnscope.checkpoints.tokenization.pieces import check_text
 from attnscope.findings.tokens import Token
 
-MAX_TEXT = 4 * MB  # characters; forty times a text of 100,000 bytes
 _WORD = re.compile("w+(?:aw+)*|[pa]")
-
-
-def check_text(text: str, where: str) -> None:
-    """Refuse a text before anything expensive or fragile sees it."""
-    if not text.strip():
-        raise AttnscopeError("the text is blank" if text else "the text is empty", where=where, hint="pass some words")
-    if len(text) > MAX_TEXT:
-        message = f"the text has {len(text):,} characters"
-        raise AttnscopeError(message, where=where, hint=f"at most {MAX_TEXT:,} are read")
-    try:
-        text.encode()
-    except UnicodeEncodeError as e:
-        message = f"character {e.start} is half of a surrogate pair (U+{ord(text[e.start]):04X})"
-        raise AttnscopeError(message, where=where, hint="pass valid UTF-8") from e
 
 
 class UnspelledTokenizer:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attnscope.base.errors import AttnscopeError, UsageError, arg, did_you_mean
-from attnscope.checkpoints.folder import Folder, unused_notes
+from attnscope.checkpoints.folder import Folder, unused_note
 from attnscope.engines.transformers.default_inputs import default_inputs, default_notes, defaults_of
 from attnscope.engines.transformers.followed import WEIGHS_TWICE
 from attnscope.engines.transformers.interface import NAME, OVER_LAYERS
@@ -326,4 +326,5 @@ def _check_loaded(model: Any, within: str, info: dict[str, Any], lacking: set[st
         name = str(sorted(map(str, info["mismatched_keys"]))[0])
         raise AttnscopeError(f"the tensor {name} has a shape that contradicts config.json", where=folder.path)
     others = [name for name in folder.tensors if not name.startswith(f"{within}.")] if within else []
-    return unused_notes(sorted([*info["unexpected_keys"], *others]))
+    unused = sorted([*info["unexpected_keys"], *others])
+    return (unused_note(unused),) if unused else ()

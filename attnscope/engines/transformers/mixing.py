@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnscope.model.matmul import has_float64
 from attnscope.model.mixing import MixingInputs
 from attnscope.model.module_hooks import in_this_thread, listening
-from attnscope.model.precision import has_float64
 
 OnMixing = Callable[[MixingInputs], None]
 _LIGHTNING = re.compile(r"\w+LightningAttention")

@@ -19,7 +19,7 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates, read_templates
 from attnscope.checkpoints.chat.templates import ChatTemplates, templates_of
-from attnscope.checkpoints.families.config_reader import absent_key_notes, drop_keys, ignored_notes
+from attnscope.checkpoints.families.config_reader import drop_keys, ignored_notes
 from attnscope.checkpoints.generation_rules import parse_rules, read_rules
 from attnscope.checkpoints.locating import locate, open_checkpoint
 from attnscope.checkpoints.source import DEFAULT_MODEL, ModelSource, begin_id, training_facts
@@ -43,7 +43,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
     name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
-    absent_keys = absent_key_notes(run.ignore_key, folder.config)
+    ignored_keys = ignored_notes(run.ignore_key, folder.config)
     kept_config = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
     ignored = tuple(name for name in folder.config if name not in kept_config)
     folder = replace(folder, config=kept_config)
@@ -70,7 +70,7 @@ def open_transformers(run: RunConfig, texts: Iterable[TextInput]) -> ModelSource
             family=str(folder.config["model_type"]),
             weights=weights,
             folder=folder,
-            notes=(*located.notes, *trust, *ignored_notes(ignored), *absent_keys, *folder.notes, *loaded.notes),
+            notes=(*located.notes, *trust, *ignored_keys, *folder.notes, *loaded.notes),
             details=(*located.details, *folder.details),
             trained_masks=masks,
             ignored_keys=ignored,

@@ -19,8 +19,8 @@ from attnscope.engines.transformers.output_head import apply_head
 from attnscope.engines.transformers.taken_outputs import CACHES
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.logit_parts import Directions, LayerParts, difference
+from attnscope.model.matmul import to_float64
 from attnscope.model.module_hooks import first_argument, in_this_thread, listening, replaced_forward
-from attnscope.model.precision import to_float64
 
 _CLOSE = 1e-3  # share of the largest number that two ways to compute one may differ by
 

@@ -1,13 +1,12 @@
 """What recorders share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from attnscope.model.precision import has_float64
+from attnscope.model.matmul import has_float64
 from attnscope.model.tile import Overlap, Recorder, Workspace
 
 
@@ -18,15 +17,12 @@ class KeyTokens:
     kinds: Mapping[str, Tensor]  # tokens of each kind that row_statistics.KEY_TOKENS names, (B, K), bool
     real: Tensor  # tokens that are not padding, (B, K), bool
     self_attention: bool = True  # queries and keys are the same tokens (no cross-attention)
+    _members: dict[tuple[str, ...], Tensor] = field(default_factory=dict, init=False)
 
     @property
     def special(self) -> Tensor:
         """Special tokens, (B, K), bool."""
         return self.kinds["special"]
-
-    @cached_property
-    def _members(self) -> dict[tuple[str, ...], Tensor]:
-        return {}
 
     def members(self, kinds: tuple[str, ...]) -> Tensor:
         """Return 1 for a key that is content, or of each of these kinds, else 0, (B, 1 + kinds, K), for all layers."""

@@ -1,5 +1,6 @@
 """One block of arrays for all units of a pass, of which every recorder fills its own units."""
 
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol
 
@@ -34,13 +35,13 @@ def own_array(
     return torch.full(shape, fill, dtype=dtype, device=device)
 
 
+@dataclass
 class Block:
     """The arrays of a pass by name, each with the axes text and unit in front, (B, units, …)."""
 
-    def __init__(self, n_units: int) -> None:
-        self._n_units = n_units
-        self._making = Lock()
-        self.arrays: dict[str, Tensor] = {}
+    n_units: int
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    _making: Lock = field(default_factory=Lock)
 
     def array(
         self,
@@ -54,7 +55,7 @@ class Block:
         """Return some units of an array; those of all units are made when the first are requested; see MakeArray."""
         with self._making:
             if name not in self.arrays:
-                self.arrays[name] = own_array(name, (shape[0], self._n_units, *shape[2:]), device, fill, dtype)
+                self.arrays[name] = own_array(name, (shape[0], self.n_units, *shape[2:]), device, fill, dtype)
         return self.arrays[name][:, units]
 
     def to_cpu(self) -> None:

@@ -128,16 +128,15 @@ class TopRecorder(Recorder):
     def measures(self) -> dict[str, Tensor]:
         """Weight and contributions of the strongest sources, (B, heads, rows, count); NaN where there are fewer."""
         keys = self.keys.clamp_min(0).long().flatten(2)
-
-        def measure(name: str) -> Tensor:
+        measures = {}
+        for name in self._names:
             if name in self._gated:
-                return self._gated[name]
-            norms = self._norms.get(name)  # of no tile that held a key: every weight is NaN then
-            if norms is None:
-                return self._weight
-            return self._weight * norms.gather(-1, keys).view_as(self._weight)
-
-        return {name: measure(name) for name in self._names}
+                measures[name] = self._gated[name]
+            elif name in self._norms:
+                measures[name] = self._weight * self._norms[name].gather(-1, keys).view_as(self._weight)
+            else:  # the weight itself, or of no tile that held a key: every weight is NaN then
+                measures[name] = self._weight
+        return measures
 
     def finish(self) -> None:
         for name, numbers in self.measures.items():

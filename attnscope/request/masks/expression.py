@@ -1,6 +1,7 @@
 """Mask expressions: terms joined by `+` (and) and `|` (or), with parentheses."""
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -23,6 +24,7 @@ MATRIX_NAME = re.compile(r"array:[0-9a-f]{8}|function:[^+|()]+")  # of what Pyth
 MASK_FILES = (".json", ".npy", ".safetensors")
 _SIZE_DIGITS = 18  # digits of a mask's size: larger than any text, without overflow in a 64-bit sum with a position
 _DEEPEST = 32  # parentheses inside parentheses
+_JOINS = ("+", "|")
 _LEXEME = re.compile(
     r"""
     \s*+(?:
@@ -46,7 +48,12 @@ def parse_mask(text: str, where: str = arg("mask")) -> tuple[MaskTerm, ...]:
     Args:
         text: Such as `causal+(sink:4|window:1024)`.
     """
-    return _Parser(text, where).parse()
+    matches = _LEXEME.finditer(text)
+    lexemes = deque(match["mark"] or (match["path"] or match["text"]).strip() for match in matches)
+    terms = _union(lexemes, text, where, 0)
+    if lexemes:
+        raise _unreadable(text, where, "has ')' without '('")
+    return terms
 
 
 def parse_stored_mask(text: str, where: str) -> tuple[MaskTerm, ...]:
@@ -57,64 +64,37 @@ def parse_stored_mask(text: str, where: str) -> tuple[MaskTerm, ...]:
         raise AttnscopeError(e.parts.message, where=e.parts.where, hint=e.parts.hint) from e
 
 
-class _Parser:
-    def __init__(self, text: str, where: str) -> None:
-        self._text = text
-        self._where = where
-        self._at = 0
+def _union(lexemes: deque[str], text: str, where: str, depth: int) -> tuple[MaskTerm, ...]:
+    """Take terms joined by `+` and `|` off the lexemes of a text, up to its end or a closing parenthesis."""
+    branches: list[list[MaskTerm]] = []
+    mark = "|"
+    while mark:
+        if mark == "|":
+            branches.append([])
+        branches[-1] += _factor(lexemes, text, where, depth)
+        mark = lexemes.popleft() if lexemes and lexemes[0] in _JOINS else ""
+    alternatives = tuple(dict.fromkeys(map(tuple, branches)))
+    return alternatives[0] if len(alternatives) == 1 else (AnyOf(alternatives),)
 
-    def parse(self) -> tuple[MaskTerm, ...]:
-        terms = self._union(0)
-        if self._peek() is not None:
-            raise self._error("has ')' without '('")
-        return terms
 
-    def _peek(self) -> str | None:
-        """Return the next mark, "" before a term, None at the end."""
-        match = _LEXEME.match(self._text, self._at)
-        return None if match is None else match["mark"] or ""
+def _factor(lexemes: deque[str], text: str, where: str, depth: int) -> tuple[MaskTerm, ...]:
+    """Take a term, or a union in parentheses."""
+    word = lexemes.popleft() if lexemes and lexemes[0] not in (*_JOINS, ")") else ""
+    if word != "(":
+        return (_parse_term(word, where),)
+    if depth == _DEEPEST:
+        raise _unreadable(text, where, f"has more than {_DEEPEST} parentheses inside each other")
+    terms = _union(lexemes, text, where, depth + 1)
+    if not lexemes or lexemes.popleft() != ")":
+        raise _unreadable(text, where, "has '(' without ')'")
+    if lexemes and lexemes[0] not in (*_JOINS, ")"):
+        raise _unreadable(text, where, "has no + or | after ')'")
+    return terms
 
-    def _next(self) -> str:
-        match = _LEXEME.match(self._text, self._at)
-        if match is None or match["mark"]:
-            return ""
-        self._at = match.end()
-        return (match["path"] or match["text"]).strip()
 
-    def _takes(self, mark: str) -> bool:
-        if self._peek() != mark:
-            return False
-        self._at = self._text.index(mark, self._at) + 1
-        return True
-
-    def _union(self, depth: int) -> tuple[MaskTerm, ...]:
-        branches = [self._intersection(depth)]
-        while self._takes("|"):
-            branches.append(self._intersection(depth))
-        branches = list(dict.fromkeys(branches))
-        return branches[0] if len(branches) == 1 else (AnyOf(tuple(branches)),)
-
-    def _intersection(self, depth: int) -> tuple[MaskTerm, ...]:
-        terms = [*self._factor(depth)]
-        while self._takes("+"):
-            terms += self._factor(depth)
-        return tuple(terms)
-
-    def _factor(self, depth: int) -> tuple[MaskTerm, ...]:
-        if not self._takes("("):
-            return (_parse_term(self._next(), self._where),)
-        if depth == _DEEPEST:
-            raise self._error(f"has more than {_DEEPEST} parentheses inside each other")
-        terms = self._union(depth + 1)
-        if not self._takes(")"):
-            raise self._error("has '(' without ')'")
-        if self._peek() in ("", "("):
-            raise self._error("has no + or | after ')'")
-        return terms
-
-    def _error(self, message: str) -> UsageError:
-        hint = "join terms by + (and) or | (or), such as causal+(sink:4|window:1024)"
-        return UsageError(f"'{self._text[:80]}' {message}", where=self._where, hint=hint)
+def _unreadable(text: str, where: str, message: str) -> UsageError:
+    hint = "join terms by + (and) or | (or), such as causal+(sink:4|window:1024)"
+    return UsageError(f"'{text[:80]}' {message}", where=where, hint=hint)
 
 
 def _parse_term(part: str, where: str) -> MaskTerm:

@@ -14,7 +14,7 @@ from attnscope.findings.axes import declared_at, gathered
 from attnscope.findings.heads import HeadRef, Heads, UnitArrays, run_starts
 from attnscope.findings.row_statistics import LINEAR, Means
 from attnscope.findings.tokens import LeftOut, Token
-from attnscope.model.precision import to_float64
+from attnscope.model.matmul import to_float64
 from attnscope.model.trace import Trace
 from attnscope.run.text_plan import TextPlan
 

@@ -14,7 +14,7 @@ from attnscope.findings.predictions import PREDICTED, PredictedToken, Prediction
 from attnscope.findings.tokens import Token
 from attnscope.model.batch import TokenTensors, pad_texts
 from attnscope.model.logit_parts import LogitParts
-from attnscope.model.precision import to_float64
+from attnscope.model.matmul import to_float64
 from attnscope.run.prediction_plan import AT_ONCE, PredictedPlaces
 
 Spell = Callable[[int], tuple[str, str]]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnscope.engines.protocol import Engine
-from attnscope.model.precision import to_float64
+from attnscope.model.matmul import to_float64
 from attnscope.studies.ablate.plan import LOGITS
 
 

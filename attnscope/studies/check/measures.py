@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from attnscope.findings.check import Check, Differences
-from attnscope.model.precision import to_float64
+from attnscope.model.matmul import to_float64
 
 
 def largest_difference(computed: Tensor, reference: Tensor, *, absolute: bool = False) -> Tensor:

@@ -12,7 +12,7 @@ from attnscope.findings.heads import STAGES
 from attnscope.model.batch import Batch
 from attnscope.model.inputs import AttentionInputs
 from attnscope.model.masks import MatrixMask
-from attnscope.model.precision import has_float64
+from attnscope.model.matmul import has_float64
 from attnscope.model.tile import Recorder, Tile
 from attnscope.request.masks.terms import Bidirectional
 

@@ -338,7 +338,7 @@ def _as_saved(name: str, report: Report, run: RunConfig, typed: Collection[str])
     units = text.heads.units
     if len(units) < len({layer for layer, _ in units}) * len({head for _, head in units}):
         # The label selects these heads alone.
-        saved["layer"], saved["head"] = join_label(AUTO, parse_indices_or_label("head")(",".join(map(str, units))))
+        saved["layer"], saved["head"] = join_label(AUTO, parse_indices_or_label("head", ",".join(map(str, units))))
     for option, positions, tokens in (("query", text.queries, text.tokens), ("key", text.keys, text.sources)):
         if len(positions) < len(tokens):
             saved[option] = PositionSelection.of(positions)

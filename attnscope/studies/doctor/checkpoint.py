@@ -41,8 +41,8 @@ def examine_checkpoint(
     name = DEFAULT_MODEL if run.model is None else run.model
     located = locate(name)
     folder = open_checkpoint(located.path, run.adapter, located.weights)
+    ignored_keys = ignored_notes(run.ignore_key, folder.config)
     kept_config = drop_keys(folder.config, run.ignore_key, str(folder.config_path))
-    ignored = tuple(key for key in folder.config if key not in kept_config)
     folder = replace_fields(folder, config=kept_config)
     dtype_name = str(kept_config.get("dtype") or kept_config.get("torch_dtype") or "float32").removeprefix("torch.")
     dtype = values.get("dtype") or (dtype_name if dtype_name in DTYPE_BYTES else "float32")
@@ -73,7 +73,7 @@ def examine_checkpoint(
         texts=[text.text for text in run.texts],
         longest_probe=values.get("longest_probe") or LONGEST_PROBE,
         name=name,
-        notes=[*located.notes, *trust, *ignored_notes(ignored), *folder.notes],
+        notes=[*located.notes, *trust, *ignored_keys, *folder.notes],
         progress=progress,
         **more,
     )

@@ -18,7 +18,7 @@ from attnscope.engines.transformers.media import processor_of
 from attnscope.engines.transformers.opening import is_pretrained
 from attnscope.engines.transformers.rotations import rotation_limits
 from attnscope.findings.doctor import Backend, DoctorCheck, DoctorReport, Soundness
-from attnscope.model.precision import has_float64
+from attnscope.model.matmul import has_float64
 from attnscope.request.arguments import CHECKED_TEXTS
 from attnscope.studies.doctor.any_tokenizer import SpecialIds, ordinary_ids
 from attnscope.studies.doctor.batches import read_batch

@@ -307,7 +307,7 @@ class LiveSource(UnitSource):
     def explain(self, variant: Variant, layer: int, head: int, query: int, draw: Draw, progress: Progress) -> str:
         """Explain a row step by step."""
         from attnscope.studies.explain.run import explain
-        from attnscope.studies.present import present
+        from attnscope.studies.registry import present
 
         scene = self.scene(variant)
         assert scene is not None

@@ -193,7 +193,7 @@ def _measure(
     model, device = session.load(plan)
     import torch
 
-    from attnscope.model.precision import to_float64
+    from attnscope.model.matmul import to_float64
     from attnscope.model.recorders import SpanRecorder, SpanTokens
 
     batch, engine = prepare(plan, model, device)

@@ -21,7 +21,7 @@ from attnscope.studies.heads.probes import draw_probes, special_frame
 from attnscope.studies.heads.screen import ROLES_ALONE, present_measured, present_survey
 from attnscope.studies.heads.texts import TEXTS
 from attnscope.studies.mixing.screen import head_panels
-from attnscope.studies.rollout.run import reporter
+from attnscope.studies.rollout.run import report
 from attnscope.studies.run.head_walk import HeadsOfPage, RunWithEveryHead, run_texts, with_walk
 from attnscope.studies.screens.header import counted
 from attnscope.studies.study import Request
@@ -80,7 +80,7 @@ def _run_both_kinds(request: Request, found: HeadRoles | HeadScores) -> list[Rep
                 run, measure=measure, layer=IndexSelection.of(layers), head=parse_indices(heads, "head"), window=None
             )
             try:
-                reports.append(reporter(of_kind)(of_kind, request.progress, request.session))
+                reports.append(report(of_kind, request.progress, request.session))
             except AttnscopeError:  # such as too little memory: the map of heads is shown all the same
                 return []
     return [report for report in reports if len(report.texts[0].tokens) <= PRINTED]

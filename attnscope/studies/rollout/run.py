@@ -1,6 +1,5 @@
 """Attention over layers: rollout and value zeroing, as a Report of token to token."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from attnscope.base.layer_kinds import MIXING
@@ -11,37 +10,23 @@ from attnscope.request.run_config import RunConfig
 if TYPE_CHECKING:
     from attnscope.run.session import ProgressCallback, Session
 
-__all__ = ["reporter", "shows_mixing"]
+__all__ = ["report", "shows_mixing"]
 
 
-def reporter(run: RunConfig) -> Callable[..., Report]:
-    """Return the function that makes a run's Report: of attention, of layers without softmax, or a measure over layers.
-
-    All take the run, a progress callback and a session.
-    """
-    if run.measure == MIXING:  # imported here, so that a run imports only what it uses
-        from attnscope.studies.mixing.measure import measure_mixing
-
-        return measure_mixing
-    if run.measure == ATTENTION:
-        return _inspect_layers
-    from attnscope.studies.rollout.measure import measure_rollout
-
-    return measure_rollout
-
-
-def _inspect_layers(
-    run: RunConfig, progress: "ProgressCallback | None" = None, session: "Session | None" = None
-) -> Report:
-    """Show the attention of layers, or the matrices of layers without softmax."""
+def report(run: RunConfig, progress: "ProgressCallback | None" = None, session: "Session | None" = None) -> Report:
+    """Make a run's Report: of attention, of layers without softmax, or of a measure over layers."""
     from attnscope.run.session import Session, inspect
 
     session = session or Session(run.texts, progress)
-    if not shows_mixing(run, session):
-        return inspect(run, progress, session)
-    from attnscope.studies.mixing.measure import measure_mixing
+    if run.measure == MIXING or (run.measure == ATTENTION and shows_mixing(run, session)):
+        from attnscope.studies.mixing.measure import measure_mixing
 
-    return measure_mixing(run, progress, session)
+        return measure_mixing(run, progress, session)
+    if run.measure == ATTENTION:
+        return inspect(run, progress, session)
+    from attnscope.studies.rollout.measure import measure_rollout
+
+    return measure_rollout(run, progress, session)
 
 
 def shows_mixing(run: RunConfig, session: "Session") -> bool:

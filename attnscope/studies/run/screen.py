@@ -14,6 +14,7 @@ from attnscope.studies.screens.header import (
     head_header,
     head_name,
     more_of_report,
+    more_options,
     notes,
     report_header,
     text_headers,
@@ -68,7 +69,8 @@ def present_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPa
             from attnscope.studies.screens.sound import present_sound
 
             yield from present_sound(text, text.sound, settings)
-        yield from _model_output(report, text, settings)
+        if text.generated or text.attribution is not None:
+            yield from _model_output(report, text, settings)
         if thumbnails:
             yield GAP
             yield from _thumbnails(text, settings)
@@ -79,10 +81,12 @@ def present_report(report: Report, settings: DisplaySettings) -> Iterator[ViewPa
 
             yield from predictions(report, text)
         yield GAP
-        yield notes(text.notes)
-        if text.notes and text is not report.texts[-1]:
-            yield GAP
-    yield from more_of_report(report, settings, thumbnails=any(small))
+        if text.notes:
+            yield notes(text.notes)
+            if text is not report.texts[-1]:
+                yield GAP
+    more = more_of_report(report, settings, thumbnails=any(small))
+    yield from more_options([*more, "--json (every digit)"], settings)
 
 
 def _model_output(report: Report, text: TextReport, settings: DisplaySettings) -> Iterator[ViewPart]:
@@ -108,7 +112,7 @@ def _present_heads(report: Report, text: TextReport, settings: DisplaySettings, 
         yield GAP
         yield paragraph(ours(f"not shown: the weights of {len(heads):,} heads ({option})", "dim"), remark=True)
         return
-    if settings.brief and are_thumbnails(text) and all(_has_maps(text, head) for head in heads):
+    if settings.brief and are_thumbnails(text) and text.images and all(_has_maps(text, head) for head in heads):
         from attnscope.studies.screens.pictures import present_all_maps
 
         yield GAP
@@ -132,7 +136,7 @@ def _present_head(
         yield from least_attended(text, head, head.received, settings)
         if settings.brief:
             return
-    on_pictures = _has_maps(text, head)
+    on_pictures = bool(text.images) and _has_maps(text, head)
     if on_pictures:
         from attnscope.studies.screens.pictures import present_maps
 
@@ -194,7 +198,7 @@ def _present_head(
 def _has_maps(text: TextReport, head: HeadReport) -> bool:
     """Tell whether rows of a head can be drawn on the pictures of its text."""
     whole = text.context is None and len(text.keys) == len(text.sources) and "weights" in head.stages
-    return bool(text.images) and (head.columns is not None if head.pooled is not None else whole)
+    return head.columns is not None if head.pooled is not None else whole
 
 
 def _all_rows(text: TextReport) -> bool:
@@ -254,7 +258,7 @@ def _thumbnails(text: TextReport, settings: DisplaySettings) -> Iterator[ViewPar
     The scale is logarithmic for maps of long texts, whose cells are much smaller than 1, as it is for the map of one
     head.
     """
-    if all(_has_maps(text, head) for head in text.heads):
+    if text.images and all(_has_maps(text, head) for head in text.heads):
         from attnscope.studies.screens.pictures import present_all_maps
 
         yield from present_all_maps(text, settings)

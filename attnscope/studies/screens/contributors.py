@@ -42,7 +42,7 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
             rows[r], remainders[r] = _summed(text, head, r, row, digits[0])
     return Bars(
         token_axis(source_kind(text), text.sources),
-        [weight_heading(settings), *(MEASURES[name] for name in list(measures)[1:])],
+        ["weight %" if settings.percent else "weight", *(MEASURES[name] for name in list(measures)[1:])],
         rows,
         token_axis("query", text.tokens, words),
         title=title,
@@ -51,11 +51,6 @@ def contributors(text: TextReport, head: HeadReport, settings: DisplaySettings, 
         by=list(measures).index(top.by) if top.by in measures else 0,
         compact=compact,
     )
-
-
-def weight_heading(settings: DisplaySettings) -> str:
-    """Return the heading of weights of contributors."""
-    return "weight %" if settings.percent else "weight"
 
 
 def fitted(ranking: Bars, settings: DisplaySettings) -> ViewPart:

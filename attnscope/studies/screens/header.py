@@ -147,7 +147,7 @@ def own_mask_name(provenance: Provenance) -> str:
 def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
     """Describe a mask and its change, if it is not one of the model's own; `own` names those."""
     if mask.what_if is None:
-        whose = f"one of the model's masks: {mask.all_own}" if mask.trained else own
+        whose = f"one of the model's masks: {' or '.join((mask.own, *mask.trained))}" if mask.trained else own
         return untrusted(f"{mask.used} ({whose})")
     if mask.used == mask.own and mask.hidden is not None:
         hidden = untrusted(f"'{mask.hidden}' hidden", "warning")
@@ -387,16 +387,11 @@ def notes(notes: Iterable[str]) -> Facts:
     return Facts([("note", note(text)) for text in notes])
 
 
-def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: bool = False) -> Iterator[ViewPart]:
+def more_of_report(report: Report, settings: DisplaySettings, *, thumbnails: bool) -> list[str]:
     """Name the options that show more than the parts of a report do.
 
     `thumbnails`: whether heads are thumbnails, which have weights alone.
     """
-    more = _more_of_report(report, settings, thumbnails)
-    yield from more_options([*more, "--json (every digit)"], settings)
-
-
-def _more_of_report(report: Report, settings: DisplaySettings, thumbnails: bool) -> list[str]:
     heads = [head for text in report.texts for head in text.heads]
     of_one_head = ["--layer L --head H (of one head)"]
     if matrices := [text.mixing for text in report.texts if text.mixing is not None]:

@@ -8,7 +8,7 @@ from attnscope.findings.heads import HeadReport
 from attnscope.findings.merge_pieces import TextWords
 from attnscope.findings.run import TextReport
 from attnscope.findings.tokens import Token, group_words, spell_word
-from attnscope.studies.screens.contributors import LITTLE, rest_of, weight_heading
+from attnscope.studies.screens.contributors import LITTLE, rest_of
 from attnscope.studies.screens.stages import in_percent, matrix_panel, weight_digits
 from attnscope.views.axes import Axis, AxisKind, ranked_out, source_kind, with_sink
 from attnscope.views.parts import Bar, Bars, Panel
@@ -60,7 +60,7 @@ def word_contributors(text: TextReport, head: HeadReport, settings: DisplaySetti
     left_out += "" if all_keys else ", of the columns shown"
     return Bars(
         columns,
-        [weight_heading(settings)],
+        ["weight %" if settings.percent else "weight"],
         bars,
         rows,
         title=(Span("top contributors", "bold"), Span(f"  words, by weight{left_out}", "dim")),

@@ -13,8 +13,7 @@ from attnscope.findings.arrays import Matrix
 from attnscope.views.numbers import NO_WEIGHT
 from attnscope.views.palette import Surface, surface_on
 from attnscope.views.scales import SHAPES, LogScale, Scale
-from attnscope.views.spans import Origin, Span
-from attnscope.views.spelling import spell
+from attnscope.views.spans import Origin, Span, spell
 from attnscope.views.terminal.bars import bar_text
 from attnscope.views.terminal.colours import SHADES, bar_style, cell_shade, ramp_style, role_style
 from attnscope.views.terminal.screen import STYLES

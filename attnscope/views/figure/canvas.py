@@ -13,8 +13,7 @@ from xml.sax.saxutils import escape
 from attnscope.base.errors import UsageError, arg
 from attnscope.views.figure.colours import BACKGROUND, HATCH, stops
 from attnscope.views.settings import FigureSettings
-from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans
-from attnscope.views.spelling import spell
+from attnscope.views.spans import TOKEN_MARKS, Look, Span, Spans, spell
 
 # Text wraps at this number of units, which are CSS pixels; the page is as wide as its content, unless that is named.
 _WIDTH = 720.0

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from attnscope.views.figure.colours import ink_on
-from attnscope.views.spans import TOKEN_MARKS, Span, Spans
-from attnscope.views.spelling import spell
+from attnscope.views.spans import TOKEN_MARKS, Span, Spans, spell
 
 Element = list[Any] | str
 

@@ -5,7 +5,6 @@ columns, shortened labels are spelled out below, and control characters of untru
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any
 
@@ -56,12 +55,13 @@ def _draw(screen: Screen, view_parts: Iterable[parts.ViewPart]) -> None:
         DRAWN[type(part)](screen, part)
 
 
-@dataclass(frozen=True)
 class _Page(Screen):
     """A screen that keeps its lines, as long as they are not too many."""
 
-    most: int = SCREENFUL
-    kept: list[list[Segment]] = field(default_factory=list)
+    def __init__(self, screen: Screen, max_lines: int) -> None:
+        super().__init__(screen.console, screen.background)
+        self.max_lines = max_lines
+        self.lines_drawn: list[list[Segment]] = []
 
     def draw_lines(self, lines: Iterable[list[Segment]]) -> None:
         """Record lines instead of printing them.
@@ -69,8 +69,8 @@ class _Page(Screen):
         Raises:
             _FullError: There are too many lines.
         """
-        self.kept.extend(lines)
-        if len(self.kept) > self.most:
+        self.lines_drawn.extend(lines)
+        if len(self.lines_drawn) > self.max_lines:
             raise _FullError
 
 
@@ -83,12 +83,12 @@ def _draw_first_fitting(screen: Screen, findings: parts.FirstFitting) -> None:
     last = findings.picture or findings.forms[-1]
     limits[-1:] = [] if findings.picture is None else [(findings.forms[-1], findings.lines)]
     for form, limit in limits:
-        page = _Page(screen.console, screen.background, limit)
+        page = _Page(screen, limit)
         try:
             _draw(page, form)
         except _FullError:
             continue
-        screen.draw_lines(page.kept)
+        screen.draw_lines(page.lines_drawn)
         return
     _draw(screen, last)
 

@@ -30,11 +30,7 @@ class _Labelled:
     sources: Labels
     query: int  # cells of a query's name
     source: int  # cells of a source's name
-
-    @property
-    def arrow(self) -> str:
-        """Arrow before a source."""
-        return "" if self.queries is None else "  ← "
+    arrow: str  # before a source
 
     def queried(self, row: int) -> Text:
         """Write the label of a query; nothing for a whole text."""
@@ -46,7 +42,7 @@ def draw_bars(screen: Screen, bars: Bars) -> None:
     queries = None if bars.queries is None else labels(screen, bars.queries)
     sources = labels(screen, bars.sources)
     cells = 0 if queries is None else queries.name_cells(screen.width), sources.name_cells(screen.width)
-    labelled = _Labelled(bars, queries, sources, *cells)
+    labelled = _Labelled(bars, queries, sources, *cells, "" if queries is None else "  ← ")
     layouts = ((BAR, True), (BAR, False), (0, False))
     fitting = [layout for layout in layouts if _width(labelled, *layout) <= screen.width]
     shown_measures = sorted({0, bars.by}) if bars.brief else list(range(len(bars.measures)))

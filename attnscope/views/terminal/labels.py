@@ -25,11 +25,6 @@ class Labels:
         """Cells of the longest name."""
         return max((cell_len(name) for name in self.names), default=0)
 
-    @property
-    def across(self) -> str:
-        """Heading over the row labels: this axis runs to the right."""
-        return f"{self.axis.kind} →"
-
     def name_cells(self, width: int) -> int:
         """Return the cells for a row's name on a screen of this width: the longest name, or about a quarter."""
         return min(self.widest, max(6, width // 4 - self.axis.digits))

@@ -19,6 +19,7 @@ from attnscope.views.terminal.screen import ROOMY, Screen
 # Width of a column's name, if one block is not enough.
 LONGEST = 12
 DOWN = "query ↓"
+_ACROSS = " →"  # after the kind of the columns
 # Smallest width of a matrix beside others, for its title.
 _TITLE = 22
 # Smallest width of a row's name beside percentages; the whole name is below them.
@@ -85,26 +86,24 @@ def _panels(screen: Screen, stages: Sequence[Panel]) -> list[Neighbour]:
         return []
     for gap in (2, 1):
         panels: list[Neighbour] = []
+        rows_before: tuple[list[int], list[str]] | None = None
+        columns_before: tuple[list[int], list[str]] | None = None
         for stage in stages:
             rows = labels(screen, stage.rows)
             columns = labels(screen, stage.columns)
             label = _label_cells(screen.width, rows, columns)
             layout = _layout(stage, (rows, columns), label, _ANY, columns.widest, gap)
-            before = panels[-1].layout if panels else None
-            labelled = before is None or not _same_labels(before.rows, rows)
-            panels.append(
-                Neighbour(stage, layout, labelled, before is None or not _same_labels(before.columns, columns))
-            )
+            row_names = list(rows.axis.positions), list(rows.names)
+            column_names = list(columns.axis.positions), list(columns.names)
+            panels.append(Neighbour(stage, layout, row_names != rows_before, column_names != columns_before))
+            rows_before = row_names
+            columns_before = column_names
         if _band_width(panels) <= screen.width:
             # Titles are one line if there is room.
             titles = ((panel, 2 - panel.labelled + cell_len(_panel_title(screen, panel).plain)) for panel in panels)
             widened = [replace(panel, widened=max(0, title - panel.width)) for panel, title in titles]
             return widened if _band_width(widened) <= screen.width else panels
     return []
-
-
-def _same_labels(labels: Labels, other: Labels) -> bool:
-    return (list(labels.axis.positions), list(labels.names)) == (list(other.axis.positions), list(other.names))
 
 
 def _band_width(panels: Sequence[Neighbour]) -> int:
@@ -253,7 +252,7 @@ def _label_cells(width: int, rows: Labels, columns: Labels) -> tuple[int, int]:
     """Return the cells of a row's name, and of its whole label."""
     name = rows.name_cells(width)
     label = name + rows.axis.digits + 1
-    return name, max(label, len(DOWN), len(columns.across)) if width >= ROOMY else label
+    return name, max(label, len(DOWN), len(columns.axis.kind) + len(_ACROSS)) if width >= ROOMY else label
 
 
 def _layout(
@@ -275,7 +274,7 @@ def _lines(
     """
     shown_columns = range(len(stage.columns.positions)) if block is None else block
     columns = layout.columns
-    corner = f"{layout.columns.across:>{layout.label}}", f"{DOWN:<{layout.label}}"
+    corner = f"{columns.axis.kind + _ACROSS:>{layout.label}}", f"{DOWN:<{layout.label}}"
     across, down = (Text(text if len(text) == layout.label else "", "dim") for text in corner)
     lines: list[tuple[Text, list[Text]]] = []
     if columns.widest:

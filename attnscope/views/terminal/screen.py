@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
@@ -13,8 +12,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attnscope.views.palette import Surface, surface_on
-from attnscope.views.spans import Look, Span
-from attnscope.views.spelling import ASCII, spell
+from attnscope.views.spans import ASCII, Look, Span, spell
 from attnscope.views.terminal.background import chosen_background
 from attnscope.views.terminal.colours import bar_style, count_colours, ramp_style, role_style
 
@@ -39,32 +37,17 @@ STYLES: dict[Look, str] = {
 }
 
 
-@dataclass(frozen=True)
 class Screen:
-    """A console and how to draw on it."""
+    """A console, which is where lines go, and how to draw on it."""
 
-    console: Console  # where the lines go; its width, colours and encoding are its own business
-    background: Sequence[int] | None = None  # red, green and blue behind the lines; None for that of the console
-
-    @property
-    def width(self) -> int:
-        """Columns that a layout may use."""
-        return max(NARROWEST, self.console.width)
-
-    @property
-    def line(self) -> int:
-        """Columns of a line of prose."""
-        return min(self.width, _PROSE)
-
-    @cached_property
-    def ascii(self) -> bool:
-        """The console's encoding knows ASCII only."""
-        return self.console.options.ascii_only
-
-    @cached_property
-    def colours(self) -> int:
-        """How many colours there are: 0, 16, 256 or 16,777,216."""
-        return 0 if self.console.no_color else count_colours(self.console.color_system)
+    def __init__(self, console: Console, background: Sequence[int] | None = None) -> None:
+        self.console = console
+        self.background = background  # red, green and blue behind the lines; None for that of the console
+        self.width = max(NARROWEST, console.width)  # columns that a layout may use
+        self.line = min(self.width, _PROSE)  # columns of a line of prose
+        self.ascii = console.options.ascii_only  # whether its encoding knows ASCII only
+        # how many colours there are: 0, 16, 256 or 16,777,216
+        self.colours = 0 if console.no_color else count_colours(console.color_system)
 
     @cached_property
     def surface(self) -> Surface:
