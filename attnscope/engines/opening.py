@@ -18,7 +18,6 @@ from attnscope.base.model_config import ModelConfig
 from attnscope.base.system.escape import as_unicode
 from attnscope.checkpoints.chat.files import chat_templates
 from attnscope.checkpoints.families import FAMILIES, NATIVE_LAYOUT, check_counts, native_family, open_config
-from attnscope.checkpoints.families.config_reader import ignored_notes
 from attnscope.checkpoints.families.lm_head import separate_head
 from attnscope.checkpoints.families.names import find_prefix, unused_tensors
 from attnscope.checkpoints.folder import CONFIG, open_weights, read_config_file, unused_note
@@ -105,7 +104,6 @@ def _from_folder(run: RunConfig) -> ModelSource:
     folder = open_checkpoint(located.path, run.adapter, located.weights)
     where = str(folder.config_path)
     shapes = {name: tensor.shape for name, tensor in folder.tensors.items()}
-    ignored = ignored_notes(run.ignore_key, folder.config)
     described = open_config(folder.config, where, shapes, ignore=run.ignore_key, trusted=run.trust_config)
     family = described.family
     config = described.config
@@ -140,7 +138,7 @@ def _from_folder(run: RunConfig) -> ModelSource:
         tokenizer=tokenizer.tokenizer,
         load=load,
         folder=folder,
-        notes=(*located.notes, *described.notes, *ignored, *folder.notes, *([unused_note(unused)] if unused else [])),
+        notes=(*located.notes, *described.notes, *folder.notes, *([unused_note(unused)] if unused else [])),
         details=(*located.details, *folder.details),
         trained_masks=masks,
         libraries=("tokenizers",),

@@ -117,7 +117,8 @@ def open_config(
         config = replace(config, head=find_head(family, config, raw, where, shapes))
     kept_keys = {name: value for name, value in raw.items() if name not in reading.dropped}
     ignored = (*reading.ignored, *reading.dropped)
-    return DescribedModel(family, config, kept_keys, (*notes, *reading.notes), ignored)
+    notes += [*reading.notes, *config_reader.ignored_notes(ignore, raw)]
+    return DescribedModel(family, config, kept_keys, tuple(notes), ignored)
 
 
 def family_for(raw: Mapping[str, Any], where: str, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Family:
