@@ -16,6 +16,7 @@ from attnscope.base.system.file_system import FileSystem
 from attnscope.batch.blocks import SelectedItems, cut_block
 from attnscope.batch.dump_reader import decoded
 from attnscope.batch.header import Header
+from attnscope.batch.items import media_of
 from attnscope.batch.journal import Journal
 from attnscope.batch.loading import DumpConfig, Loader
 from attnscope.batch.pool import PoolRunner
@@ -27,6 +28,7 @@ from attnscope.batch.sinks import INDEX, open_dump
 from attnscope.batch.size import SizeCallback, estimate_size
 from attnscope.batch.summary import Summary
 from attnscope.request.masks.expression import mask_files
+from attnscope.request.run_config import TextInput
 from attnscope.run.session import Session
 
 DumpProgress = Callable[[Summary, int], None]
@@ -63,6 +65,7 @@ def write_dump(
     ):
         texts = (item.text for item in reader.items() if item.text is not None)
         session = session or Session(texts)
+        run = replace(run, texts=_first_picture(reader))
         source = session.source(run)
         if order.settings.runs_again:
             source.require_model("cutting heads" if "effects" in order.settings.keep else "cutting spans")
@@ -101,6 +104,18 @@ def write_dump(
             journal.finish(summary.counts)
             sink.finish()
         return summary
+
+
+def _first_picture(reader: InputReader) -> tuple[TextInput, ...]:
+    """Return the first record of an input if it is a picture alone, which opens the half of a model that sees."""
+    first = next(iter(reader.items()), None)
+    if first is None or first.text is None or first.text.chat is not None or first.text.text.strip():
+        return ()
+    try:
+        media = media_of(first.fields)
+    except AttnscopeError:  # its record says what is wrong
+        return ()
+    return (TextInput("", media=media),) if media and media[0].kind == "image" else ()
 
 
 def _rewritten(journal: Journal, header: Header, items: SelectedItems, holds: int) -> set[int] | None:

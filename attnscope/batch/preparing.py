@@ -122,6 +122,8 @@ class TextPreparer:
         text = item.text
         if self._source.read_media is not None:
             text = msgspec.structs.replace(text, media=media_of(item.fields))
+            if (kind := self._source.only_media) is not None and not text.media:
+                raise AttnscopeError(f"{self._source.name} takes no text", hint=f"name a file as the member '{kind}'")
         item = replace(item, text=read_media(text, self._source))
         assert item.text is not None
         if not item.text.text.strip():

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,13 +55,26 @@ def test_dumps_take_pictures_of_records(folder: Path) -> None:
         np.testing.assert_allclose(dumped, expected.heads.stages["weights"], atol=1e-5)
 
 
-def test_a_dump_says_that_it_opened_the_half_of_a_model_that_reads(tmp_path: Path) -> None:
+def test_a_dump_opens_the_half_of_a_model_that_its_first_record_needs(tmp_path: Path) -> None:
+    """Of CLIP: pictures alone are seen, and a text among them says so; with a text first, pictures are left out."""
+    clip = str(tmp_path / "clip")
     next(row for row in VISION if row.name == "clip").save(tmp_path / "clip")
-    (tmp_path / "seen.jsonl").write_text('{"image": "cat.png"}\n')
-    words = [str(tmp_path / "seen.jsonl"), "-m", str(tmp_path / "clip"), "-o", str(tmp_path / "out.jsonl"), "--quiet"]
-    main(["batch", *words])
-    record = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[1])
-    assert record["status"] == "skipped" and "opens the half of this model that reads texts" in record["error"]
+    Image.fromarray(picture(seed=3)).save(tmp_path / "other.png")
+    files = ["cat.png", str(tmp_path / "other.png")]
+
+    def dumped(*records: dict[str, str]) -> list[dict[str, Any]]:
+        texts, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+        texts.write_text("".join(json.dumps(record) + "\n" for record in records))
+        main(["batch", str(texts), "-m", clip, "-o", str(out), "--stage", "weights", "--quiet", "--force"])
+        return [line for line in map(json.loads, out.read_text().splitlines()) if "index" in line]
+
+    first, text, second = dumped({"image": files[0]}, {"text": "hello"}, {"image": files[1]})
+    for record, file in ((first, files[0]), (second, files[1])):
+        seen = attnscope.inspect(image=file, model=clip, layer="all", head="all", stages="weights").data.texts[0]
+        np.testing.assert_allclose(record["stages"]["weights"], seen.heads.stages["weights"], atol=1e-5)
+    assert text["status"] == "failed" and text["error"].endswith("takes no text; name a file as the member 'image'")
+    _, left_out = dumped({"text": "hello"}, {"image": files[0]})
+    assert left_out["status"] == "skipped" and "opens the half of this model that reads texts" in left_out["error"]
 
 
 def test_dumps_of_a_vision_model_need_no_text() -> None:
