@@ -185,6 +185,21 @@ def test_a_notebook_shows_a_page_that_works(open_page, tmp_path):
     assert [one for one in watched.requests if not one.startswith(("file:", "about:"))] == []
 
 
+def test_what_is_pointed_at_is_of_the_head_that_a_key_goes_to(open_page, pages):
+    path, report, _ = pages["short"]
+    page = open_page(path, "#head=L0H0&query=2&key=1&stage=weights").page
+    page.hover("#panel-matrix", position={"x": 150, "y": 150})
+    assert shows(page, "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')", True)
+    page.keyboard.press("]")
+    assert shows(page, "document.querySelector('.row-panel h2').textContent.endsWith('under the pointer')", False)
+    # in the short page every head is exact, and those that were not asked for are in no report
+    head = attnscope.inspect(report.texts[0].text, layer=0, head=1)
+    titles = "[...document.querySelectorAll('.row-panel [data-measure=weight]')].map((one) => one.title)"
+    shown = [number(title) for title in page.evaluate(titles)]
+    expected = np.sort(head.weights[0, 0, 2])[::-1]
+    np.testing.assert_allclose(shown, expected[: len(shown)], atol=1e-6)
+
+
 def test_a_link_leads_to_the_same_cell(open_page, pages):
     path, report, _ = pages["long"]
     text, head = report.texts[0], report.texts[0].heads[0]

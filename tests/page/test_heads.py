@@ -241,7 +241,7 @@ def test_the_lens_says_what_the_model_loses_without_a_head(open_page, tmp_path):
     assert page.evaluate(SHOWS) == "lens"
     page.locator("#lens-first").click()
     name, value, rank, count = re.match(
-        r"Without L(\d+H\d+): (\S+), number (\d+) of (\d+) heads\. How much the predictions change",
+        r"Does L(\d+H\d+) matter\? Without it: (\S+), number (\d+) of (\d+) heads\. How much the predictions change",
         page.locator(".matters").text_content(),
     ).groups()
     layer, head = map(int, name.split("H"))

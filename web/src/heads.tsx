@@ -64,21 +64,24 @@ function Matters({ scene, spot }: { scene: Scene; spot: Spot }) {
   const { numbers, command } = scene.data;
   const effect = numbers.find((one) => one.name === "effect of head");
   const name = scene.headName(spot.layer, spot.head);
-  if (!effect) {
-    const ablate = command.replace("attnscope run", "attnscope ablate");
-    return ablate === command ? null : (
-      <p class="small matters">
-        Does {name} matter? <code>{`${ablate} --cut ${name}`}</code>
-      </p>
-    );
-  }
-  const { at, data } = scene.store.matrix(effect.values);
+  const ablate = command.replace("attnscope run", "attnscope ablate");
+  if (!effect && ablate === command) return null;
+  const { at, data } = effect ? scene.store.matrix(effect.values) : { at: () => 0, data: [] };
   const own = at(spot.layer, spot.head);
   const rank = [...data].filter((value) => Math.abs(value) > Math.abs(own)).length + 1;
   return (
     <p class="small matters">
-      Without <b>{name}</b>: {sizedText(own)}, number {rank} of {data.length} heads.{" "}
-      <span class="dim">{effect.meaning}</span>
+      Does {name} matter?{" "}
+      {effect ? (
+        <>
+          <b>
+            Without it: {sizedText(own)}, number {rank} of {data.length} heads.
+          </b>{" "}
+          <span class="dim">{effect.meaning}</span>
+        </>
+      ) : (
+        <code>{`${ablate} --cut ${name}`}</code>
+      )}
     </p>
   );
 }

@@ -35,17 +35,13 @@ export function inHead(head: Head, query: number, key: number): Seen {
   };
 }
 
-// The strongest cell of a row, or of a column, that is on no sink and not on the token itself.
-function strongest(head: Head, query: number, key: number | null): Seen | null {
-  const { scene } = head;
+// The strongest cell of a row that is on no sink and not on the token itself.
+function strongest(head: Head, query: number): Seen | null {
+  const { sinks, keys, queries } = head.scene;
   let [most, found] = [0, -1];
-  const weigh = (at: number, share: number) => {
-    if (share > most) [most, found] = [share, at];
-  };
-  if (key === null)
-    for (const [at, share] of head.shares(query)) {
-      if (!scene.sinks.has(at) && scene.keys.positions[at] !== scene.queries.positions[query]) weigh(at, share);
-    }
+  for (const [at, share] of head.shares(query)) {
+    if (share > most && !sinks.has(at) && keys.positions[at] !== queries.positions[query]) [most, found] = [share, at];
+  }
   return found < 0 ? null : inHead(head, query, found);
 }
 
@@ -74,7 +70,7 @@ export function seenInHeads(scene: Scene, spot: Spot): (Seen | null)[][] {
     scene.data.heads.map((_, number) => {
       const head = scene.head(layer, number);
       if (!head) return null;
-      return key === null ? strongest(head, query, null) : inHead(head, query, key);
+      return key === null ? strongest(head, query) : inHead(head, query, key);
     }),
   );
 }
@@ -117,6 +113,7 @@ export function LensList(props: {
         event.stopPropagation();
       }}
     >
+      {spot.key === null && <li class="dim">Click a cell for one pair of words.</li>}
       {strong.map((one, rank) => (
         <li key={one.name}>
           <button
@@ -134,7 +131,6 @@ export function LensList(props: {
         </li>
       ))}
       {!strong.length && <li class="dim">no head</li>}
-      {spot.key === null && <li class="dim">Click a cell for one pair of words.</li>}
     </ol>
   );
 }

@@ -106,6 +106,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
   }, [place.needle, scene]);
 
   useEffect(() => {
+    setHovered(null); // it is of the head before, until the pointer moves
     try {
       history.replaceState(null, "", fragment(place, scene));
     } catch {
@@ -124,10 +125,8 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
 
   const match = (step: number): number | null => {
     const all = [...found];
-    if (!all.length) return null;
-    return step > 0
-      ? (all.find((n) => n > spot.query) ?? all[0]!)
-      : (all.findLast((n) => n < spot.query) ?? all.at(-1)!);
+    const next = step > 0 ? all.find((n) => n > spot.query) : all.findLast((n) => n < spot.query);
+    return next ?? all.at(step > 0 ? 0 : -1) ?? null;
   };
   const act = (name: string, value?: number | string | null) => {
     say("");
