@@ -66,7 +66,9 @@ def test_the_notebook_runs_and_shows_what_it_shows(monkeypatch):
     monkeypatch.setenv("PYTHONWARNINGS", "ignore:IProgress not found")  # tqdm's, where Jupyter's widgets are missing
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     saved = nbformat.read(DOCS / "attnscope.ipynb", as_version=4)
-    ran = nbclient.NotebookClient(nbformat.from_dict(saved), timeout=60, kernel_name="python3").execute()
+    ran = nbclient.NotebookClient(
+        nbformat.from_dict(saved), timeout=60, kernel_name="python3", coalesce_streams=True
+    ).execute()
     cells = [(old, new) for old, new in zip(saved.cells, ran.cells, strict=True) if old.cell_type == "code"]
     assert len(cells) >= 4
     if os.environ.get("ATTNSCOPE_SNAPSHOTS") == "write":

@@ -235,6 +235,8 @@ def within_window(mask: str, window: int | None) -> str:
     """
     if window is None:
         return mask
+    if mask == "bidirectional":
+        return f"window:{window}"
     return f"({mask})+window:{window}" if "|" in mask else f"{mask}+window:{window}"
 
 

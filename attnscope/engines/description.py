@@ -15,7 +15,7 @@ from attnscope.checkpoints.stack_file import read_stack
 from attnscope.checkpoints.tokenization.word_tokenizer import MissingTokenizer
 from attnscope.engines.opening import open_source
 from attnscope.findings.info import Description, KnownModels
-from attnscope.request.memory import embedding_parameters, head_parameters, layer_parameters, norm_parameters
+from attnscope.request.memory import embedding_parameters, head_parameters, layer_parameters
 from attnscope.request.options import on_command_line
 from attnscope.request.run_config import RunConfig, TextInput
 
@@ -103,5 +103,4 @@ def _describe_file(path: Path, run: RunConfig) -> Description:
 
 
 def _parameters(c: ModelConfig) -> int:
-    missing = 0 if c.first_norm else norm_parameters(c, c.d_model)
-    return embedding_parameters(c) + c.n_layers * layer_parameters(c) - missing + head_parameters(c)
+    return embedding_parameters(c) + c.n_layers * layer_parameters(c) + head_parameters(c)

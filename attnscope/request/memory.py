@@ -49,13 +49,14 @@ def norm_parameters(c: ModelConfig, width: int) -> int:
 
 
 def embedding_parameters(c: ModelConfig) -> int:
-    """Return the number of parameters before the first block."""
+    """Return the number of parameters before the first block, less those of a norm that this block does without."""
     rows = c.vocab_size + c.n_segments
     rows += (c.max_positions or 0) + c.position_offset if c.positions == "learned" else 0
     shared = 0 if c.relative_bias is None else c.relative_bias.buckets * c.n_heads
     if c.disentangled is not None:
         shared += 2 * c.disentangled.span * c.d_model + c.disentangled.norm * norm_parameters(c, c.d_model)
-    return rows * c.d_model + c.embedding_norm * norm_parameters(c, c.d_model) + shared
+    norms = c.embedding_norm - (not c.first_norm)
+    return rows * c.d_model + norms * norm_parameters(c, c.d_model) + shared
 
 
 def head_parameters(c: ModelConfig) -> int:

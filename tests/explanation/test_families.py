@@ -103,12 +103,15 @@ def test_rotated_pairs_are_named_with_their_wavelengths(folder):
     lengths = [part.wavelength for part in cell.parts if part.wavelength is not None]
     unturned = config.get("no_rope_layers", [1])[0] == 0
     unturned = unturned or config["model_type"] in ("bert", "roberta", "distilbert", "gpt2")
-    if unturned or config["model_type"] in ("mpnet", "bloom", "mpt", "gpt_neo", "deberta-v2"):
+    if unturned or config["model_type"] in ("mpnet", "bloom", "mpt", "gpt_neo", "deberta-v2", "t5"):
         assert not lengths and all(len(part.dims) == 1 for part in cell.parts)
         return
     assert len(lengths) == len(set(lengths)) and min(lengths) >= 2 * np.pi * (1 - 1e-6)
     pairs = sorted(part.dims for part in cell.parts if part.wavelength is not None)
-    assert pairs == [[i, i + len(pairs)] for i in range(len(pairs))]
+    if config["model_type"] in ("cohere", "cohere2", "glm", "glm4"):
+        assert pairs == [[2 * i, 2 * i + 1] for i in range(len(pairs))]
+    else:
+        assert pairs == [[i, i + len(pairs)] for i in range(len(pairs))]
     for steps in (e.query_steps, cell.key_steps):
         before, after = (np.linalg.norm(step.values[: 2 * len(pairs)]) for step in steps[-2:])
         named = re.search(r"× (\S+)$", steps[-1].formula)

@@ -51,8 +51,8 @@ def _neighbour(wrong):
     return mistaken
 
 
-def _sinkless(masked, sinks, heads, room):
-    weights, _ = _softmax(masked, None, heads, room)
+def _sinkless(masked, sinks, buffer):
+    weights, _ = _softmax(masked, None, buffer)
     return weights, weights[..., 0] * 0
 
 

@@ -255,12 +255,13 @@ def _direction(net: Any, x: Array, targets: list[int]) -> tuple[Array, float]:
     head, base = net.get_output_embeddings(), net.base_model
     norm = next(getattr(base, name) for name in ("norm", "ln_f", "final_layer_norm") if hasattr(base, name))
     rows, signs = head.weight.detach().numpy()[targets], np.array([1.0, -1.0])[: len(targets)]
-    row = signs @ rows
+    row = signs @ rows * getattr(net.config, "logit_scale", 1.0) / getattr(net.config, "logits_scaling", 1.0)
     bias = 0.0 if head.bias is None else float(signs @ head.bias.detach().numpy()[targets])
     weight = norm.weight.detach().numpy()
-    if hasattr(norm, "bias"):
-        direction = row * weight / np.sqrt(x.var() + norm.eps)
-        return direction - direction.mean(), bias + float(row @ norm.bias.detach().numpy())
+    if "LayerNorm" in type(norm).__name__:
+        direction = row * weight / np.sqrt(x.var() + (norm.eps if hasattr(norm, "eps") else norm.variance_epsilon))
+        added = 0.0 if getattr(norm, "bias", None) is None else float(row @ norm.bias.detach().numpy())
+        return direction - direction.mean(), bias + added
     if net.config.model_type.startswith("gemma"):
         weight = 1 + weight
     return row * weight / np.sqrt((x**2).mean() + net.config.rms_norm_eps), bias

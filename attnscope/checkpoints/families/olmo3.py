@@ -6,8 +6,6 @@ from attnscope.checkpoints.families.olmo2 import OLMO2
 from attnscope.checkpoints.families.rope import typed_rope
 from attnscope.checkpoints.families.windows import by_layer
 
-_THETA = ("rope_theta", "rope_theta")
-
 OLMO3 = replace(
     OLMO2,
     name="olmo3",
@@ -15,7 +13,8 @@ OLMO3 = replace(
     config={
         **OLMO2.config,
         "windows": by_layer(lambda _, layer: (layer + 1) % 4 != 0),
-        "rope": typed_rope("full_attention", 5e5, _THETA, ("rope_scaling", "rope_scaling")),
-        "rope_local": typed_rope("sliding_attention", 5e5, _THETA),
+        "rope": typed_rope("full_attention", 5e5, ("rope_theta", "rope_theta"), ("rope_scaling", "rope_scaling")),
+        # As in transformers 5, a rope_theta at the top level is that of the layers without a window alone.
+        "rope_local": typed_rope("sliding_attention", 5e5),
     },
 )

@@ -196,24 +196,26 @@ class ResidualStream:
 
 
 def _frozen(norm: nn.Module, states: Tensor) -> Tensor:
-    """Return a norm of states, (…, D), as a function of them with its scale held fixed; refuse other modules."""
+    """Return a norm of states, (…, D), as a function of them with its scale held fixed; refuse other modules.
+
+    The norm itself says what it multiplies by and adds: an input of ones with changing signs has a mean of 0 and a
+    variance of 1.
+    """
     eps = next((getattr(norm, name) for name in ("eps", "variance_epsilon") if hasattr(norm, name)), 0.0)
+    dtype = next(norm.parameters(), states).dtype
+    signs = torch.ones_like(states, dtype=dtype)
+    signs[..., 1::2] = -1
     with torch.no_grad():
-        normed = norm.forward(states.to(next(norm.parameters(), states).dtype)).to(states.dtype)  # without its hooks
-        ones = torch.ones_like(states, dtype=next(norm.parameters(), states).dtype)
-    if isinstance(norm, nn.LayerNorm):
-        spread = torch.rsqrt(states.detach().var(-1, keepdim=True, unbiased=False) + norm.eps)
-        frozen = (states - states.mean(-1, keepdim=True)) * spread * (1.0 if norm.weight is None else norm.weight)
-        frozen = frozen if norm.bias is None else frozen + norm.bias
-    else:
-        # an RMSNorm: of ones it is its weight
-        with torch.no_grad():
-            weight = norm.forward(ones).to(states.dtype) * (1.0 + eps) ** 0.5
-            scale = weight * torch.rsqrt(states.square().mean(-1, keepdim=True) + eps)
-        frozen = states * scale
-    if not _close(frozen.detach(), normed):
-        raise _not_a_sum(type(norm).__name__, "it is no norm with a scale")
-    return frozen
+        # without its hooks
+        normed = norm.forward(states.to(dtype)).to(states.dtype)
+        bias = norm.forward(torch.zeros_like(signs)).to(states.dtype)
+        weight = (norm.forward(signs).to(states.dtype) - bias) * signs.to(states.dtype) * (1.0 + eps) ** 0.5
+    for centred in (states, states - states.mean(-1, keepdim=True)):  # RMSNorm, LayerNorm
+        spread = torch.rsqrt(centred.detach().square().mean(-1, keepdim=True) + eps)
+        frozen = centred * spread * weight + bias
+        if _close(frozen.detach(), normed):
+            return frozen
+    raise _not_a_sum(type(norm).__name__, "it is no norm with a scale")
 
 
 def _plain(value: Any) -> Any:
