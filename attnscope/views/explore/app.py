@@ -309,7 +309,7 @@ class ExploreApp(App[int], inherit_bindings=False):
             # Few layers leave room for the row below them, and the matrix has all the rest that it can use.
             used = _LABEL + _WIDEST_CELL * n_keys
             left = max(_BESIDE, 8 + 5 * n_heads, min(_WIDEST_ROW, width - used))
-            left = min(left, max(_BESIDE, width - numbers), width // 2)
+            left = min(left, max(_BESIDE, 8 + 3 * n_heads, width - numbers), width // 2)
             tall = max(1, (left - 8) // n_heads // 2)
             heads = min(n_layers * tall + _HEADS_EDGES, upper - _FULL_ROW)
             boxes["heads"] = (0, 0, left, heads)

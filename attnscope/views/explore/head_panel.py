@@ -87,8 +87,10 @@ class HeadsPanel:
         title = [Segment(" heads ", state.title("heads"))]
         size = f"{n_layers} × {n_heads}"
         if len(layers) < n_layers or len(heads) < n_heads:
-            ends = [scene.layers[layers.start], scene.layers[layers.stop - 1]]
-            size = f"{_layer(ends[0])}–{_layer(ends[1])} of {n_layers}"
+            of_heads = len(layers) == n_layers
+            names = [f"H{n}" for n in scene.heads] if of_heads else [_layer(n) for n in scene.layers]
+            seen = heads if of_heads else layers
+            size = f"{names[seen.start]}–{names[seen.stop - 1]} of {len(names)}"
         percent = ", %" if wide <= _NARROW else ""
         query = ink.name(scene.queries.names[place.spot.query])
         shown = {

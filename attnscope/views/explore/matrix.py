@@ -133,7 +133,7 @@ class MatrixPanel:
         # Tokens that are too wide for their columns stand upright, in lines that rows leave.
         axis = state.columns
         longest = max((cell_len(ink.name(name)) for name in axis.names[:512]), default=0)
-        upright = zoom == 1 and mode != "shades" and cell <= longest
+        upright = zoom == 1 and cell <= longest
         spare = max(lines - -(-n_rows * tall // per_line), lines // 4)
         heading = max(1, min(_UPRIGHT, longest, 1 + spare)) if upright else 1
         lines -= heading - 1
@@ -219,7 +219,7 @@ def _column_names(state: WalkState, layout: "_Layout", width: int) -> list[Line]
     """Return the tokens above their columns: upright, letter by letter, if one of them is wider than its column."""
     axis = state.columns
     wide = layout.cell
-    if layout.zoom > 1 or layout.mode == "shades" or not axis.names:
+    if layout.zoom > 1 or not axis.names:
         return [[]] * layout.heading
     names = {column: state.ink.name(axis.names[column]) for column in layout.columns}
     styles = {column: BOLD if column == state.column else DIM for column in layout.columns}
