@@ -212,7 +212,7 @@ def _frozen(norm: nn.Module, states: Tensor) -> Tensor:
         weight = (norm.forward(signs).to(states.dtype) - bias) * signs.to(states.dtype) * (1.0 + eps) ** 0.5
     for centred in (states, states - states.mean(-1, keepdim=True)):  # RMSNorm, LayerNorm
         spread = torch.rsqrt(centred.detach().square().mean(-1, keepdim=True) + eps)
-        frozen = centred * spread * weight + bias
+        frozen: Tensor = centred * spread * weight + bias
         if _close(frozen.detach(), normed):
             return frozen
     raise _not_a_sum(type(norm).__name__, "it is no norm with a scale")
