@@ -32,7 +32,6 @@ from attnscope.studies.screens.header import (
     more_options,
     named_tokens,
     notes,
-    own_mask_name,
     random_weights_of,
     report_header,
     short_path,
@@ -230,9 +229,10 @@ def _sides(comparison: Comparison, settings: DisplaySettings) -> Iterator[ViewPa
     if comparison.axis not in ("mask", "hide"):
         for side in comparison.sides[1:]:
             mask = side.report.mask
-            own = own_mask_name(side.report.provenance)
             if describe_used(mask) != describe_used(first_report.mask):
-                lines.append(("mask", (*untrusted(side.label), Span(": "), *describe_mask(mask, own))))
+                lines.append(
+                    ("mask", (*untrusted(side.label), Span(": "), *describe_mask(mask, side.report.provenance.weights)))
+                )
     elif used and first_report.mask.what_if is None:
         lines = [("compare", (*line, Span(WHAT_IF.get(str(used.pop()), ""))))]
     if comparison.axis == "mask":

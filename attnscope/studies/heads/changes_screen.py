@@ -25,7 +25,6 @@ from attnscope.studies.screens.header import (
     describe_mask,
     more_options,
     notes,
-    own_mask_name,
     random_weights_of,
     report_header,
     short_path,
@@ -72,7 +71,7 @@ def _header(comparison: HeadComparison, labels: Sequence[str], settings: Display
     yield from random_weights_of(labels[1], second_heads.provenance, first_heads.provenance)
     yield Facts([("compare", (Span(f"{comparison.axis}: "), *arrow(labels)))])
     if second_heads.mask != first_heads.mask:
-        mask = describe_mask(second_heads.mask, own_mask_name(second_heads.provenance))
+        mask = describe_mask(second_heads.mask, second_heads.provenance.weights)
         yield Facts([("mask", (*untrusted(labels[1]), Span(": "), *mask))])
     if isinstance(first_heads, HeadRoles):
         yield Facts([(name, note(text)) for name, text in describe_probes(first_heads)])

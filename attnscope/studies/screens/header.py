@@ -118,7 +118,7 @@ def report_header(
     if provenance.adapter is not None:
         lines.append(("adapter", untrusted(provenance.adapter if settings.verbose else short_path(provenance.adapter))))
     if provenance.family != "weights":
-        lines.append(("mask", describe_mask(mask, own_mask_name(provenance))))
+        lines.append(("mask", describe_mask(mask, provenance.weights)))
         lines += [("", effect)] if (effect := effect_of_mask(mask)) else []
     if provenance.scale is not None:
         replaced = f"scores × {provenance.scale:g} in every layer, in place of the model's own factor"
@@ -139,13 +139,12 @@ def report_header(
     yield Facts([*lines, *(("note", note(remark)) for remark in noted)])
 
 
-def own_mask_name(provenance: Provenance) -> str:
-    """Return the name of a mask that is no what-if: the model's own, or given with queries and keys."""
-    return "given" if provenance.weights == "given" else "the model's own"
+def describe_mask(mask: MaskUse, weights: str) -> Spans:
+    """Describe a mask and its change, if it is not one of the model's own, or that which was given with its weights.
 
-
-def describe_mask(mask: MaskUse, own: str = "the model's own") -> Spans:
-    """Describe a mask and its change, if it is not one of the model's own; `own` names those."""
+    `weights`: where these come from; see Provenance.
+    """
+    own = "given" if weights == "given" else "the model's own"
     if mask.what_if is None:
         whose = f"one of the model's masks: {' or '.join((mask.own, *mask.trained))}" if mask.trained else own
         return untrusted(f"{mask.used} ({whose})")
