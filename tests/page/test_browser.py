@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import re
+import shlex
 import struct
 from pathlib import Path
 from xml.etree import ElementTree
@@ -198,6 +199,21 @@ def test_what_is_pointed_at_is_of_the_head_that_a_key_goes_to(open_page, pages):
     shown = [number(title) for title in page.evaluate(titles)]
     expected = np.sort(head.weights[0, 0, 2])[::-1]
     np.testing.assert_allclose(shown, expected[: len(shown)], atol=1e-6)
+
+
+def test_a_pinned_head_is_compared_by_the_command_below(open_page, pages, capsys):
+    page = open_page(pages["short"][0], "#head=L2H1&query=2&key=1&stage=weights").page
+    assert " run " in page.locator(".command").text_content()
+    page.keyboard.press("c")
+    page.keyboard.press("]")
+    assert shows(page, "document.querySelector('.command').textContent.includes('compare')", True)
+    command = shlex.split(page.locator(".command").text_content())
+    assert command[:2] == ["attnscope", "compare"]
+    assert main([*command[1:], "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    change = compared["changes"][0]["heads"][0]
+    assert [change["first"], change["second"]] == [[2, 1], [2, 2]]
+    assert change["queries"] == [[2, 2]]
 
 
 def test_a_link_leads_to_the_same_cell(open_page, pages):

@@ -64,8 +64,7 @@ function Matters({ scene, spot }: { scene: Scene; spot: Spot }) {
   const { numbers, command } = scene.data;
   const effect = numbers.find((one) => one.name === "effect of head");
   const name = scene.headName(spot.layer, spot.head);
-  const ablate = command.replace("attnscope run", "attnscope ablate");
-  if (!effect && ablate === command) return null;
+  if (!effect && !command) return null;
   const { at, data } = effect ? scene.store.matrix(effect.values) : { at: () => 0, data: [] };
   const own = at(spot.layer, spot.head);
   const rank = [...data].filter((value) => Math.abs(value) > Math.abs(own)).length + 1;
@@ -80,7 +79,7 @@ function Matters({ scene, spot }: { scene: Scene; spot: Spot }) {
           <span class="dim">{effect.meaning}</span>
         </>
       ) : (
-        <code>{`${ablate} --cut ${name}`}</code>
+        <code>{`${command.replace("scope run", "scope ablate")} --cut ${name}`}</code>
       )}
     </p>
   );

@@ -352,7 +352,7 @@ export function PicturePanel(props: PanelProps & { title: string; onMatrix: () =
   const beside = scene.data.pictures!.kinds.filter((_, n) => n >= grids.length);
   const shares = head ? sharesOf(head, query) : [];
   const say = () => {
-    if (!pointed || !head) return "Point at a patch; a click shows what it reads.";
+    if (!pointed || !head) return props.glossary.first_patch;
     const [grid, [r, c]] = pointed;
     const weight = mapOf(head, grid, query)?.at(r, c);
     const known = weight === undefined || Number.isNaN(weight) ? "no token" : percent(weight);

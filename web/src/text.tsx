@@ -25,7 +25,7 @@ export function TextPanel(props: Props & { choices: ComponentChildren }) {
           {place.touched || props.hovered ? (
             <Sources {...props} />
           ) : (
-            `Point at a ${scene.data.pictures ? "patch or a " : ""}word: what it reads turns blue. Click it, then a cell: which heads do this?`
+            glossary[scene.data.pictures ? "first_patch" : "first_word"]
           )}
           {head && <span class="dim"> in {head.unit.name}</span>}
           {scene.data.predictions[0] && (

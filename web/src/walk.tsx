@@ -125,7 +125,7 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
 
   const match = (step: number): number | null => {
     const all = [...found];
-    const next = step > 0 ? all.find((n) => n > spot.query) : all.findLast((n) => n < spot.query);
+    const next = all[step > 0 ? "find" : "findLast"]((n) => (n - spot.query) * step > 0);
     return next ?? all.at(step > 0 ? 0 : -1) ?? null;
   };
   const act = (name: string, value?: number | string | null) => {
@@ -186,9 +186,15 @@ export function Walk({ node, data, about }: { node: WalkNode; data: Data; about:
 
   const [room, above] = useRoom();
   const title = scene.headName(spot.layer, spot.head);
+  const words = scene.data.command;
+  const { pinned } = place;
+  const heads =
+    pinned?.mask === spot.mask
+      ? ["compare", `--head ${scene.headName(pinned.layer, pinned.head)} --head ${title}`]
+      : ["run", `--layer ${scene.data.layers[spot.layer]} --head ${scene.data.heads[spot.head]}`];
   const command =
-    scene.data.command &&
-    `${scene.data.command} --layer ${scene.data.layers[spot.layer]} --head ${scene.data.heads[spot.head]} --query ${scene.queries.positions[spot.query]}`;
+    words &&
+    `${words.replace("scope run", `scope ${heads[0]}`)} ${heads[1]} --query ${scene.queries.positions[spot.query]}`;
   const goto = (changes: Partial<Spot>) =>
     setPlace((now) => {
       const { text = now.spot.text } = changes;

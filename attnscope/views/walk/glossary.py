@@ -16,5 +16,8 @@ GLOSSARY: dict[str, str] = {
     "sinks": "Tokens that heads rest on: the first, special ones, and sinks that a head has learned.",
     "reads": "A row: what a token takes from others.",
     "read": "A column: who takes something from a token.",
+    # what to do before anything was chosen
+    "first_word": "Point at a word: what it reads turns blue. Click it, then a cell: which heads read this?",
+    "first_patch": "Point at a patch or a word: what it reads turns blue. Click it, then a head.",
     **{statistic.name: statistic.meaning for statistic in ROW_STATISTICS},
 }
