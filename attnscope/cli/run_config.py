@@ -179,6 +179,11 @@ def _given_ids(options: Any) -> "tuple[TextInput, ...]":
 def _given_texts(options: Any) -> "tuple[TextInput, ...]":
     from attnscope.engines.arrays.making import from_file
 
+    # no row of the table, since compare --qkv --model takes a text
+    for name in ("text", "file", "pair", "context", "keep_newline", "image", "audio"):
+        if getattr(options, name, None):
+            message = f"{arg('qkv')} and {arg(name)} cannot be used together"
+            raise UsageError(message, hint=f"remove {arg(name)}: the tokens are in the file")
     return from_file(Path(options.qkv)).inputs
 
 

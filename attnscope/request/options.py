@@ -173,8 +173,7 @@ THE_MODEL = (
     Option("tokenizer", MODEL, "Use this tokenizer instead of the model's own: a tokenizer.json, vocab.txt, vocab.json "
         "or tokenizer.model, or a folder that has one.", metavar="PATH", complete="files"),
     Option("qkv", MODEL, "Queries, keys and values that another program computed (.safetensors or .npz) instead of a "
-        "model and a text.", metavar="FILE", complete="files", overrides=("model", "config", "what_if"),
-        excludes=("text", "file", "pair", "context", "keep_newline", "image", "audio")),
+        "model and a text.", metavar="FILE", complete="files", overrides=("model", "config", "what_if")),
     Option("ignore_key", MODEL, "Ignore a key of config.json that would be refused; repeatable. Recorded in the "
         "output, and noted on every screen.", metavar="NAME", several="yes"),
     Option("trust_config", MODEL, "Accept a config.json that refers to its own model code. The code is not run, so the "
