@@ -243,6 +243,8 @@ class TransformersEngine:
             inputs["position_ids"] = batch.tokens.positions
         if "use_cache" in takes:
             inputs["use_cache"] = False
+        if "return_dict" in takes:  # False by default in DPR's encoder
+            inputs["return_dict"] = True
         with ExitStack() as stack:
             stack.enter_context(rotated_by_length(self.loaded.model, batch.tokens.lengths))
             if not self.settings.padded_rows:

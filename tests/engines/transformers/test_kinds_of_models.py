@@ -119,3 +119,10 @@ def test_a_model_that_gives_no_last_states_says_so(tmp_path):
     write_tokenizer(tmp_path)
     with pytest.raises(AttnscopeError, match="EncoderDecoderModel gives no states behind its last layer"):
         attnscope.ablate("the bank", each="head", model=tmp_path, part="cross", context="the river")
+
+
+def test_an_encoder_that_gives_a_tuple_by_default_is_cut(tmp_path):
+    build("dpr", text_class(hf.CONFIG_MAPPING["dpr"])).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    effects = attnscope.ablate("the river", each="head", model=tmp_path).values
+    assert effects.shape == (4, 4) and (effects > 0).all()
