@@ -166,6 +166,9 @@ def _layer_lines(
     mark = (">" if ink.ascii else "▸") if here else " "
     names = [mark + fit(_layer(scene.layers[layer]), label - 1), *[" " * label] * (tall - 1)]
     lines: list[Line] = [[Segment(name, BOLD if here else DIM)] for name in names]
+    row = [] if weights is None else weights[layer].tolist()
+    # once for the layer: a call for every head takes most of a redraw
+    shades = [] if weights is None else steps(weights[layer][None], state.weight_scale(None))[0].tolist()
     for head in heads:
         is_current = here and head == place.spot.head
         marked = state.marks(layer, head)
@@ -173,9 +176,10 @@ def _layer_lines(
             walk_head = state.source.head(state.variant(), layer, head)
             cells = _thumbnail(state, walk_head, wide - 1, tall)
         else:
-            text, style = _written(state, scene, layer, head, wide - 1)
-            if weights is not None:
-                text, style = _of_cell(state, float(weights[layer, head]), percent=wide <= _NARROW)
+            if weights is None:
+                text, style = _written(state, scene, layer, head, wide - 1)
+            else:
+                text, style = _of_cell(ink, row[head], shades[head], percent=wide <= _NARROW)
             text = fit(text, wide - 1, right=place.display != "roles")
             cells = [
                 [Segment(text, CURSOR if is_current else style)],
@@ -213,13 +217,12 @@ def _strongest(state: WalkState, scene: Scene, weights: Matrix, keys: np.ndarray
     return ink.plain(f"strongest: {' · '.join(found) or 'no head'}")
 
 
-def _of_cell(state: WalkState, weight: float, *, percent: bool) -> tuple[str, Style]:
+def _of_cell(ink: Ink, weight: float, step: int, *, percent: bool) -> tuple[str, Style]:
     """Return a weight of the lens and its colour: `.70`, or `70` in percent, and nothing for a small one."""
     if np.isnan(weight):
         return "?", DIM
-    step = int(steps(np.array([[weight]], dtype=np.float32), state.weight_scale(None))[0, 0])
     text = f"{min(99.0, 100 * weight):.0f}" if percent else f"{weight:.2f}".removeprefix("0")
-    return text if weight >= _LEAST else "", state.ink.cell(step, signed=False)
+    return text if weight >= _LEAST else "", ink.cell(step, signed=False)
 
 
 def _thumbnail(state: WalkState, head: WalkHead | None, wide: int, tall: int) -> list[Line]:
