@@ -85,16 +85,18 @@ def test_a_model_hears_where_it_runs(tiny: Tiny, sound: Path, monkeypatch: pytes
     assert asked and set(asked) == {"cpu"}
 
 
+# The peak of getrusage has that of the process which started this one.
 PEAK = """
-import resource, sys
+import re, sys
+from pathlib import Path
 from attnscope.cli import main
 assert main(["run", "--audio", sys.argv[1], "-m", sys.argv[2], "--quiet", "-o", sys.argv[3]]) == 0
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 """
 
 
 @pytest.mark.exhaustive
-@pytest.mark.unix
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system has no /proc")
 def test_memory_does_not_grow_with_a_long_sound(tiny: Tiny, tmp_path: Path) -> None:
     """Ten times as many windows of 3 seconds: 20 and 200."""
     peaks = []
@@ -104,4 +106,4 @@ def test_memory_does_not_grow_with_a_long_sound(tiny: Tiny, tmp_path: Path) -> N
         words = [sys.executable, "-c", PEAK, str(path), str(tiny("whisper")), str(tmp_path / f"{seconds}.srt")]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.split()[-1]))
-    assert peaks[1] <= 1.1 * peaks[0], peaks
+    assert peaks[1] <= 1.05 * peaks[0], peaks

@@ -1,5 +1,6 @@
 """Sound files: every rate and width is heard as it was made, and what cannot be read is one line."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,20 @@ def test_a_wav_that_is_cut_off_says_how_much_is_missing(tmp_path: Path) -> None:
     assert file.n_samples == 22_000
     assert file.notes == ("cut.wav is cut off: the last 20,000 bytes that its header promises are missing",)
     assert open_sound(tmp_path / "tone.wav").notes == ()
+
+
+def test_an_ogg_that_is_cut_off_between_pages_says_so(tmp_path: Path) -> None:
+    """Its pages before are whole, so that nothing else tells."""
+    noise = np.random.default_rng(0).normal(0, 0.1, 4 * RATE)
+    soundfile.write(tmp_path / "noise.ogg", noise, RATE)
+    assert open_sound(tmp_path / "noise.ogg").notes == ()
+    whole = (tmp_path / "noise.ogg").read_bytes()
+    pages = [match.start() for match in re.finditer(b"OggS", whole)]
+    for end in (pages[-1], (pages[-2] + pages[-1]) // 2):
+        (tmp_path / "cut.ogg").write_bytes(whole[:end])
+        file = open_sound(tmp_path / "cut.ogg")
+        assert file.notes == ("cut.ogg is cut off: the page that ends it is missing",)
+        assert 0 < file.n_samples < 4 * RATE
 
 
 @pytest.mark.parametrize("ending", ["flac", "ogg"])

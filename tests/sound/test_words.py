@@ -179,7 +179,7 @@ SAID = (  # none of them had a part in choosing the constants of onsets
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("gap", "share"), [(10, 0.9), (0, 0.75)])
+@pytest.mark.parametrize(("gap", "share"), [(10, 1.0), (0, 0.75)])
 def test_words_of_synthesised_speech_start_when_they_were_said(
     whisper_tiny: Path, tmp_path: Path, gap: int, share: float
 ) -> None:

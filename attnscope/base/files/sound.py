@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ENDINGS = (".wav", ".flac", ".ogg")
 _MARGIN = 0.05  # seconds around a part, so that the filter of the resampler sees what is beyond its edges
+_OGG_PAGE = 65_307  # bytes of a page of .ogg at most; the fifth behind its name has 4 on the page that ends a stream
 _STREAMED = (0, 0xFFFFFFFF)  # sizes in the header of a .wav whose writer did not know its length
 
 
@@ -77,6 +78,8 @@ def open_sound(path: Path) -> SoundFile:
 
     with open_regular(path) as (file, status):
         header = file.read(12)
+        file.seek(max(0, status.st_size - _OGG_PAGE))
+        tail = file.read()
     if not status.st_size:
         raise AttnscopeError("is empty", where=path)
     try:
@@ -90,6 +93,9 @@ def open_sound(path: Path) -> SoundFile:
         notes.append(f"the mean of {info.channels} channels is heard")
     if missing := _missing_bytes(header, status.st_size):
         notes.append(f"{path.name} is cut off: the last {missing:,} bytes that its header promises are missing")
+    last_page = tail.rfind(b"OggS")
+    if header[:4] == b"OggS" and not any(flags & 4 for flags in tail[last_page + 5 : last_page + 6]):
+        notes.append(f"{path.name} is cut off: the page that ends it is missing")
     return SoundFile(path, info.samplerate, info.frames, tuple(notes))
 
 
