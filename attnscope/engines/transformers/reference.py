@@ -60,6 +60,9 @@ def eager_stages(work: ReferenceInputs) -> list[dict[str, Tensor]]:
         engine.run(work.batch)
     for stages, weights in zip(layers, _weights(engine, work.batch), strict=True):
         stages["weights"] = weights.float()
+        left = stages.pop("left")
+        if bool((stages["weights"].sum(-1) - 1 > -1e-4).all()):  # without the sink, which scales the output (Granite)
+            stages["weights"] = stages["weights"] * left[..., None]
         stages["output"] = stages["weights"] @ stages.pop("values")
     if through_interface(loaded.model):
         return layers
@@ -81,7 +84,10 @@ def _stages(inputs: AttentionInputs) -> dict[str, Tensor]:
         scaled = scaled + spec.bias(q_at, k_at, torch.arange(scores.shape[1], device=scores.device))
     allowed = spec.mask.allowed(q_at, k_at)
     masked = scaled if allowed is None else scaled.masked_fill(~allowed, -torch.inf)
-    return {"scores": scores, "scaled": scaled, "masked": masked, "values": v.float()}
+    total = masked.logsumexp(-1)
+    sinks = spec.sink_logits()
+    left = torch.ones_like(total) if sinks is None else (total - total.logaddexp(sinks)).exp()  # of weights on keys
+    return {"scores": scores, "scaled": scaled, "masked": masked, "values": v.float(), "left": left}
 
 
 def _weights(engine: TransformersEngine, batch: Batch) -> list[Tensor]:

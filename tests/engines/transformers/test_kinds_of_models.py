@@ -126,3 +126,10 @@ def test_an_encoder_that_gives_a_tuple_by_default_is_cut(tmp_path):
     write_tokenizer(tmp_path)
     effects = attnscope.ablate("the river", each="head", model=tmp_path).values
     assert effects.shape == (4, 4) and (effects > 0).all()
+
+
+def test_check_knows_a_sink_that_scales_the_output(tmp_path):
+    """The weights that Granite with windows returns are those without its sinks."""
+    build("granite_swa", text_class(hf.CONFIG_MAPPING["granite_swa"])).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    assert attnscope.check(TEXT, model=tmp_path).passed
